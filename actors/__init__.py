@@ -1,0 +1,1 @@
+"""What runs: rooms, cycles and the code of users."""

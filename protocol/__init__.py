@@ -1,0 +1,1 @@
+"""What is said, and to Redis. Imports neither of the other two packages."""

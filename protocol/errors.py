@@ -1,0 +1,106 @@
+"""Every error that greenroom raises, grouped by who must act."""
+
+from __future__ import annotations
+
+
+class GreenroomError(Exception):
+    """Base of every error of this library."""
+
+
+# The caller must change the call. --------------------------------------------------------------------
+
+
+class InvalidRequest(GreenroomError, ValueError):
+    """The call cannot succeed as it is; nothing was changed."""
+
+
+class InvalidName(InvalidRequest):
+    """A room, agent or worker name is empty, too long, or has characters that are not allowed."""
+
+
+class InvalidBody(InvalidRequest):
+    """A body or state that cannot be stored: a type msgpack does not carry, too large, or too deep."""
+
+
+class UnknownMode(InvalidRequest):
+    """A signal that is none of interrupt, stop, pause, play."""
+
+
+class Conflict(InvalidRequest):
+    """A signal id or message key that was used before, for something else."""
+
+
+# The caller may try again later, or must do without. ------------------------------------------------
+
+
+class QueueFull(GreenroomError):
+    """The room's queue is at its limit; the message was not accepted."""
+
+
+class MessageProcessing(GreenroomError):
+    """A cycle runs on the message: interrupt it instead of discarding it."""
+
+
+class NotFound(GreenroomError, LookupError):
+    """There is no such message or dead letter (any more)."""
+
+
+class NoReply(GreenroomError):
+    """The message asked about will not be answered, or not in time."""
+
+
+class Interrupted(NoReply):
+    """The message was interrupted: it is consumed and never replayed."""
+
+
+class DeadLettered(NoReply):
+    """The message failed for good and is a dead letter."""
+
+
+class Discarded(NoReply):
+    """The message was dropped by an operator."""
+
+
+class AskTimeout(NoReply, TimeoutError):
+    """No reply in time. The message is still in the queue and will be handled."""
+
+
+# The operator must act: Redis. -----------------------------------------------------------------------
+
+
+class RedisError(GreenroomError):
+    """Redis cannot do what greenroom needs."""
+
+
+class RedisUnavailable(RedisError, ConnectionError):
+    """Redis cannot be reached. A request in flight may or may not have been applied; all are safe to repeat."""
+
+
+class RedisRefused(RedisError):
+    """Redis answers, but refuses: password, permissions, version, memory, or data of another version."""
+
+
+class Superseded(RedisError):
+    """A newer worker of the same name has taken over; this one has ended."""
+
+
+# The author of the agent must act. -------------------------------------------------------------------
+
+
+class AgentError(GreenroomError, TypeError):
+    """The agent class, or an option of it, cannot be used."""
+
+
+class CycleEnded(GreenroomError):
+    """Raised in a handler whose cycle may not send any more: aborted, or no longer the live one.
+
+    ``why`` is ``interrupt``, ``stop`` or ``fenced``. There is nothing to repair: let it pass.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"this cycle has ended ({why}): nothing of it is accepted any more")
+        self.why = why
+
+
+class Reject(GreenroomError):
+    """Raise it in a handler when a message can never succeed: it goes to the dead letters at once."""

@@ -1,0 +1,23 @@
+-- Starts work on a room that the dispatcher handed to this worker.
+-- ARGV: room, worker, incarnation, ready id, request, max attempts, shielded
+-- Answers: a grant | {'empty'} | {'held'} | {'backoff', ms} | {'lost'} (not this worker's) | {'stale'} (not the room's
+-- entry any more: dropped) | {'superseded'} (a newer incarnation of this worker exists)
+-- A grant: {'grant', message id, ticket, attempt, abort or '', claimed at, message fields, state or nil}
+-- Events: cycle.crashed, cycle.stopped, cycle.interrupted, message.dead, of the cycle found there.
+local room, worker, incarnation, ready, request = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+
+local current = call('HGET', G .. ':worker:' .. worker, 'incarnation')
+if current and tonumber(current) > tonumber(incarnation) then return { 'superseded', current } end
+local h = load(room)
+local before = answered(h, request)
+if before then return before end
+if #call('XPENDING', READY, GROUP, ready, ready, 1, worker) == 0 then return { 'lost', '' } end
+if h.ready ~= ready then
+  call('XACK', READY, GROUP, ready)
+  call('XDEL', READY, ready)
+  return { 'stale', '' }
+end
+if h.cycle then bury(h) end
+local answer = take(h, { request = request, worker = worker, max_attempts = ARGV[6], shielded = ARGV[7] })
+if answer[1] == 'grant' then answer[8] = call('GET', room_key(room) .. ':state') end
+return answer

@@ -1,0 +1,19 @@
+-- Drops a message that waits, on purpose.
+-- ARGV: room, message id, request
+-- Answers: {'discarded'} | {'processing'} (a cycle runs on it: interrupt that) | {'unknown'}
+-- Events: message.discarded
+local room, id, request = ARGV[1], ARGV[2], ARGV[3]
+local request_key = G .. ':seen:' .. request
+local before = call('GET', request_key)
+if before then return { before, '' } end
+
+local h = load(room)
+if h.cycle and h.processing == id then return { 'processing', '' } end
+if #call('XRANGE', messages_key(room), id, id) == 0 then return { 'unknown', '' } end
+if h.processing == id then end_message(h, id) else call('XDEL', messages_key(room), id) end
+output(room, 'discarded', id, '0', 0, '')
+event('message.discarded', 'room', room, 'message', id)
+if not h.cycle then park(h) end
+save(h)
+call('SET', request_key, 'discarded', 'EX', FORGET_S)
+return { 'discarded', '' }

@@ -1,0 +1,278 @@
+-- Shared by every script: KEYS[1] is the agent's namespace G, and every other key is G .. ':…', in the
+-- same Cluster slot by its hash tag. A room's hash is loaded once into a table, changed there, and written
+-- back by save(), so that a script reads as a decision and costs one HSET and one HDEL.
+local G = KEYS[1]
+local call = redis.call
+
+local FORGET_S = 60 -- how long a room's hash outlives its work, for requests that are sent again
+local SIGNAL_TTL_S = 86400 -- how long a signal's receipt is kept
+local OUTBOX_MAX, OUTBOX_TTL_S = 1000, 604800 -- outputs kept a room (about), and for how long after the last
+local EVENTS_MAX, CONTROL_MAX = 10000, 10000 -- entries kept (about)
+
+local READY, GROUP = G .. ':ready', 'supervisors'
+local PROCESSING, HELD, ROOMS = G .. ':processing', G .. ':held', G .. ':rooms'
+
+local function room_key(room) return G .. ':room:' .. room end
+local function messages_key(room) return room_key(room) .. ':messages' end
+
+-- Time: the server's clock only. ---------------------------------------------------------------------
+
+local time = call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Days since 1970-01-01 <-> civil date, by the era arithmetic of the proleptic Gregorian calendar.
+local function iso(ms)
+  local days = math.floor(ms / 86400000)
+  local rest = ms - days * 86400000
+  local z = days + 719468
+  local era = math.floor(z / 146097)
+  local doe = z - era * 146097
+  local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
+  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+  local mp = math.floor((5 * doy + 2) / 153)
+  local day = doy - math.floor((153 * mp + 2) / 5) + 1
+  local month = mp < 10 and mp + 3 or mp - 9
+  local year = yoe + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('%04d-%02d-%02dT%02d:%02d:%02d.%03dZ', year, month, day, math.floor(rest / 3600000),
+    math.floor(rest / 60000) % 60, math.floor(rest / 1000) % 60, rest % 1000)
+end
+
+local function ms_of(text)
+  local year, month, day, hour, minute, second, milli = text:match('(%d+)-(%d+)-(%d+)T(%d+):(%d+):(%d+)%.(%d+)Z')
+  year, month = tonumber(year), tonumber(month)
+  if month <= 2 then year = year - 1 end
+  local era = math.floor(year / 400)
+  local yoe = year - era * 400
+  local doy = math.floor((153 * (month > 2 and month - 3 or month + 9) + 2) / 5) + day - 1
+  local doe = yoe * 365 + math.floor(yoe / 4) - math.floor(yoe / 100) + doy
+  return (era * 146097 + doe - 719468) * 86400000 + hour * 3600000 + minute * 60000 + second * 1000 + milli
+end
+
+local now = iso(now_ms)
+
+-- The logical clock: source of message ids and tickets, so that both are ordered and never reused.
+local function tick() return call('HINCRBY', G, 'clock', 1) end
+
+local function agent_mode() return call('HGET', G, 'mode') or nil end
+
+-- Hand-written control entries are handled once and in order, whoever reads them: a cursor in G says how far. Answers
+-- whether this one was handled before, and moves the cursor.
+local function handled(entry)
+  local cursor = call('HGET', G, 'control_cursor')
+  if cursor then
+    local ms, seq = entry:match('(%d+)-(%d+)')
+    local cursor_ms, cursor_seq = cursor:match('(%d+)-(%d+)')
+    ms, cursor_ms = tonumber(ms), tonumber(cursor_ms)
+    if ms < cursor_ms or (ms == cursor_ms and tonumber(seq) <= tonumber(cursor_seq)) then return true end
+  end
+  call('HSET', G, 'control_cursor', entry)
+  return false
+end
+
+-- What happened, for people and readers. ------------------------------------------------------------
+
+local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', EVENTS_MAX, '*', 'event', kind, ...) end
+
+-- Appends one entry to the room's outbox. The publication is only a hint that wakes readers.
+local function output(room, kind, message, ticket, seq, body, ...)
+  local box = room_key(room) .. ':outbox'
+  local id = call('XADD', box, 'MAXLEN', '~', OUTBOX_MAX, '*', 'kind', kind, 'message', message,
+    'ticket', ticket, 'seq', seq, 'body', body, ...)
+  call('EXPIRE', box, OUTBOX_TTL_S)
+  call('PUBLISH', box, id)
+end
+
+-- The room. -----------------------------------------------------------------------------------------
+
+local FIELDS = { 'phase', 'mode', 'owner', 'ready', 'processing', 'attempt', 'claimed_at', 'cycle', 'seq', 'shield',
+  'abort', 'deferred', 'retry_at', 'last_error', 'settled', 'request', 'answer' }
+
+local function load(room)
+  local values = call('HMGET', room_key(room), unpack(FIELDS))
+  local h, was = {}, {}
+  for i, field in ipairs(FIELDS) do
+    local value = values[i] or nil
+    h[field], was[field] = value, value
+  end
+  h.room, h.was = room, was
+  return h
+end
+
+local function save(h)
+  local sets, dels = {}, {}
+  for _, field in ipairs(FIELDS) do
+    local value = h[field]
+    if value ~= h.was[field] then
+      if value == nil then dels[#dels + 1] = field
+      else
+        sets[#sets + 1] = field
+        sets[#sets + 1] = value
+      end
+    end
+  end
+  if #sets > 0 then call('HSET', room_key(h.room), unpack(sets)) end
+  if #dels > 0 then call('HDEL', room_key(h.room), unpack(dels)) end
+  if h.forget then call('EXPIRE', room_key(h.room), FORGET_S)
+  else
+    if not h.was.phase then call('PERSIST', room_key(h.room)) end
+    call('ZADD', ROOMS, now_ms, h.room)
+  end
+end
+
+-- Takes the room's entry out of the ready stream: nobody owns the room any more.
+local function unready(h)
+  if h.ready then
+    call('XACK', READY, GROUP, h.ready)
+    call('XDEL', READY, h.ready)
+  end
+  h.ready, h.owner = nil, nil
+end
+
+local function end_cycle(h)
+  if h.cycle then
+    call('ZREM', PROCESSING, h.room)
+    h.settled = h.cycle
+  end
+  h.cycle, h.seq, h.shield, h.abort, h.deferred, h.claimed_at = nil, nil, nil, nil, nil, nil
+end
+
+-- The message in processing has ended, in whatever way: it leaves the queue.
+local function end_message(h, id)
+  call('XDEL', messages_key(h.room), id)
+  call('UNLINK', room_key(h.room) .. ':steps')
+  h.processing, h.attempt, h.retry_at, h.last_error = nil, nil, nil, nil
+end
+
+-- Says where a room without a live cycle waits: in `ready` with an entry, in `held`, or nowhere.
+-- Everything that leaves a room without a cycle comes through here, which is what keeps invariant 7.
+local function park(h)
+  if call('XLEN', messages_key(h.room)) == 0 then
+    unready(h)
+    call('SREM', HELD, h.room)
+    call('UNLINK', messages_key(h.room), room_key(h.room) .. ':steps')
+    h.phase, h.processing, h.attempt, h.retry_at, h.last_error = nil, nil, nil, nil, nil
+    h.forget = not h.mode
+    if h.forget and call('EXISTS', room_key(h.room) .. ':state') == 0 then call('ZREM', ROOMS, h.room) end
+  elseif h.mode or agent_mode() then
+    unready(h)
+    call('SADD', HELD, h.room)
+    h.phase = 'held'
+  else
+    if h.phase == 'held' then call('SREM', HELD, h.room) end
+    h.phase = h.retry_at and 'backoff' or 'queued'
+    if not h.ready then h.ready = call('XADD', READY, '*', 'room', h.room) end
+  end
+end
+
+-- An interrupted message is consumed: it is never replayed.
+local function consume(h, id, ticket, seq)
+  output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'interrupt')
+  event('cycle.interrupted', 'room', h.room, 'message', id, 'ticket', ticket)
+  end_message(h, id)
+end
+
+local function next_seq(h) return (tonumber(h.seq) or 0) + 1 end
+
+-- Why an effect of this ticket is refused: `fenced`, `interrupt` or `stop`; nil when the cycle is live.
+local function refused(h, ticket)
+  if h.cycle ~= ticket then return 'fenced' end
+  return h.abort
+end
+
+-- Requests that may be sent twice. `request` is the one answered last; `answer` says what it got when
+-- that was no grant.
+
+local function remember(h, request, answer)
+  h.request, h.answer = request, answer
+end
+
+local function grant_of(h)
+  local entry = call('XRANGE', messages_key(h.room), h.processing, h.processing)[1]
+  local state = call('GET', room_key(h.room) .. ':state')
+  return { 'grant', h.processing, h.cycle, h.attempt, h.abort or '', h.claimed_at, entry and entry[2] or {}, state }
+end
+
+-- The answer that this request got before, or nil when it is new.
+local function answered(h, request)
+  if h.request == request then
+    if h.answer then
+      local word, rest = h.answer:match('^(%S+) ?(.*)$')
+      return { word, rest }
+    end
+    return h.cycle and grant_of(h) or { 'lost' }
+  end
+  if h.settled == request then return { 'settled' } end
+  return nil
+end
+
+local function dead_letter(h, id, fields, error)
+  local ticket = h.settled or '0'
+  call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error,
+    'died_at', now, unpack(fields))
+  output(h.room, 'dead', id, ticket, 0, '', 'error', error)
+  event('message.dead', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error)
+  end_message(h, id)
+end
+
+-- A cycle that is still marked live when its room is claimed anew has died with its worker.
+local function bury(h)
+  local id, ticket, seq = h.processing, h.cycle, next_seq(h)
+  local aborted = h.abort or (h.deferred == 'interrupt' and 'interrupt')
+  if aborted ~= 'interrupt' then
+    h.last_error = aborted and h.last_error or 'the worker died'
+    if aborted then
+      h.attempt = h.attempt - 1
+      output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'stop')
+      event('cycle.stopped', 'room', h.room, 'message', id, 'ticket', ticket)
+    else
+      output(h.room, 'failed', id, ticket, seq, '', 'error', h.last_error)
+      event('cycle.crashed', 'room', h.room, 'message', id, 'ticket', ticket, 'attempt', h.attempt)
+    end
+  end
+  end_cycle(h)
+  if aborted == 'interrupt' then consume(h, id, ticket, seq) end
+end
+
+-- Grants the room's next message, or says why not. Ends with save(): nothing may follow it.
+-- ask: request, worker (nil keeps the owner), max_attempts, shielded ('1' for a non-interruptible agent).
+local function take(h, ask)
+  while true do
+    local head = call('XRANGE', messages_key(h.room), '-', '+', 'COUNT', 1)[1]
+    local answer
+    if not head or h.mode or agent_mode() then
+      park(h)
+      answer = head and 'held' or 'empty'
+    elseif h.retry_at and ms_of(h.retry_at) > now_ms then
+      h.phase = 'backoff'
+      answer = 'backoff ' .. (ms_of(h.retry_at) - now_ms)
+    elseif (tonumber(h.attempt) or 0) >= tonumber(ask.max_attempts) then
+      dead_letter(h, head[1], head[2], h.last_error or '')
+    else
+      local ticket = tick()
+      h.phase, h.processing, h.attempt = 'processing', head[1], tostring((tonumber(h.attempt) or 0) + 1)
+      h.cycle, h.claimed_at, h.retry_at = string.format('%d', ticket), now, nil
+      h.owner = ask.worker or h.owner
+      h.shield = ask.shielded == '1' and '1' or nil
+      remember(h, ask.request, nil)
+      call('ZADD', PROCESSING, ticket, h.room)
+      save(h)
+      return { 'grant', h.processing, h.cycle, h.attempt, '', now, head[2], false }
+    end
+    if answer then
+      remember(h, ask.request, answer)
+      save(h)
+      local word, rest = answer:match('^(%S+) ?(.*)$')
+      return { word, rest }
+    end
+  end
+end
+
+-- After a cycle: take the next message, or (draining, or others wait) give the room back for anyone.
+local function go_on(h, ask)
+  if ask.next == '1' then return take(h, ask) end
+  unready(h)
+  park(h)
+  remember(h, ask.request, 'released')
+  save(h)
+  return { 'released', '' }
+end

@@ -1,0 +1,54 @@
+-- Ends a cycle that did not commit. What Redis knows comes before what the worker believes: an abort, or a deferred
+-- interrupt (the shield ends with the cycle), decides how the cycle ends.
+-- ARGV: room, ticket, how, next, max attempts, shielded, state (as for commit), reply body or '', error, retry ms
+--   consume  the abort was an interrupt: the message has ended. May carry new state and a closing output
+--   release  stopped, or given back at shutdown: the attempt is refunded
+--   fail     the attempt stays charged; the room keeps its worker and waits until the retry time
+--   reject   to the dead letters at once
+-- Answers: {'fenced'} | {'refused'} (consume without an interrupt) | {'settled'} | {'released'} | {'failed', ms} |
+-- what was taken, as for claim. A room that may not run answers {'held'}.
+-- Events: cycle.interrupted, cycle.stopped, cycle.released, cycle.failed, message.dead
+local room, ticket, how = ARGV[1], ARGV[2], ARGV[3]
+local h = load(room)
+local before = answered(h, ticket)
+if before then return before end
+if h.cycle ~= ticket then return { 'fenced', '' } end
+
+local ask = { request = ticket, next = ARGV[4], max_attempts = ARGV[5], shielded = ARGV[6] }
+local aborted = h.abort or (h.deferred == 'interrupt' and 'interrupt')
+if aborted == 'interrupt' then how = 'consume'
+elseif aborted == 'stop' then how = 'release'
+elseif how == 'consume' then return { 'refused', '' } end
+
+local id, seq, attempt = h.processing, next_seq(h), tonumber(h.attempt)
+end_cycle(h)
+if how == 'consume' then
+  local state = ARGV[7]
+  if state:sub(1, 1) == '+' then call('SET', room_key(room) .. ':state', state:sub(2))
+  elseif state == '-' then call('DEL', room_key(room) .. ':state') end
+  if ARGV[8] ~= '' then
+    output(room, 'chunk', id, ticket, seq, ARGV[8])
+    seq = seq + 1
+  end
+  consume(h, id, ticket, seq)
+elseif how == 'release' then
+  h.attempt = tostring(attempt - 1)
+  output(room, 'aborted', id, ticket, seq, '', 'mode', aborted or 'release')
+  event(aborted and 'cycle.stopped' or 'cycle.released', 'room', room, 'message', id, 'ticket', ticket)
+elseif how == 'reject' then
+  local entry = call('XRANGE', messages_key(room), id, id)[1]
+  dead_letter(h, id, entry[2], ARGV[9])
+else
+  h.last_error = ARGV[9]
+  output(room, 'failed', id, ticket, seq, '', 'error', ARGV[9])
+  event('cycle.failed', 'room', room, 'message', id, 'ticket', ticket, 'attempt', attempt, 'error', ARGV[9])
+  local wait = attempt < tonumber(ask.max_attempts) and tonumber(ARGV[10]) or 0
+  if wait > 0 then h.retry_at = iso(now_ms + wait) end
+  if ask.next == '1' and not (h.mode or agent_mode()) then
+    h.phase = 'backoff'
+    remember(h, ticket, 'failed ' .. wait)
+    save(h)
+    return { 'failed', string.format('%d', wait) }
+  end
+end
+return go_on(h, ask)

@@ -1,0 +1,213 @@
+"""What is read back from Redis, as typed and immutable records."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from . import codec
+from .errors import RedisRefused, UnknownMode
+
+VERSION = 1
+
+
+class Mode(StrEnum):
+    """The four signals."""
+
+    INTERRUPT = "interrupt"
+    STOP = "stop"
+    PAUSE = "pause"
+    PLAY = "play"
+
+
+class Outcome(StrEnum):
+    """What a signal did to one room.
+
+    ``applied``; ``idle``: nothing in processing to interrupt; ``held``: an interrupt on a stopped room, without effect;
+    ``deferred``: it acts when the cycle's shield goes down; ``already``: it was so before.
+    """
+
+    APPLIED = "applied"
+    IDLE = "idle"
+    HELD = "held"
+    DEFERRED = "deferred"
+    ALREADY = "already"
+
+
+class Kind(StrEnum):
+    """What an entry of the outbox is."""
+
+    CHUNK = "chunk"
+    REPLY = "reply"
+    ABORTED = "aborted"
+    FAILED = "failed"
+    DEAD = "dead"
+    DISCARDED = "discarded"
+
+
+class Phase(StrEnum):
+    """Where a room with work is."""
+
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    BACKOFF = "backoff"
+    HELD = "held"
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Message(Record):
+    """One item of a room's queue, as an agent's handler gets it.
+
+    ``attempt`` is 1 plus the failures and crashes so far; ``enqueued_at`` is by the server's clock.
+    """
+
+    id: str
+    room: str
+    body: Any
+    attempt: int = 1
+    enqueued_at: dt.datetime
+
+
+class Output(Record):
+    """One entry of a room's outbox.
+
+    ``id`` is its place (pass it as ``after=``); ``seq`` numbers the outputs of one ``ticket`` from 1, so that a replay shows
+    as another ticket of the same message. ``mode`` says by which signal an aborted cycle ended, ``error`` why a cycle failed.
+    """
+
+    id: str
+    kind: Kind
+    message: str
+    ticket: int
+    seq: int
+    body: Any = None
+    mode: str | None = None
+    error: str | None = None
+
+
+class Receipt(Record):
+    """What a signal did, for one room; ``room`` is None for the agent as a whole.
+
+    ``message`` is the message in processing at that instant, if any.
+    """
+
+    room: str | None
+    mode: Mode
+    outcome: Outcome
+    message: str | None
+    cid: str
+    by: str
+    reason: str
+    at: dt.datetime
+
+
+class Hold(Record):
+    """Why a room, or a whole agent, does not play."""
+
+    mode: Mode
+    by: str = ""
+    reason: str = ""
+    at: dt.datetime | None = None
+    cid: str = ""
+
+
+class RoomStatus(Record):
+    """A room as Redis has it now.
+
+    ``phase`` is None when it has no work; ``hold`` None when it plays (its agent may still be held); ``waiting`` counts the
+    queue, the message in processing included.
+    """
+
+    room: str
+    phase: Phase | None = None
+    hold: Hold | None = None
+    waiting: int = 0
+    owner: str | None = None
+    processing: str | None = None
+    attempt: int = 0
+    claimed_at: dt.datetime | None = None
+    retry_at: dt.datetime | None = None
+    last_error: str | None = None
+    ticket: int | None = None
+    shielded: bool = False
+    abort: str | None = None
+    deferred: str | None = None
+
+
+def check_mode(mode: object) -> Mode:
+    """Return the mode of that name, or raise UnknownMode."""
+    try:
+        return Mode(mode)  # type: ignore[arg-type]  # that it may be anything is the point
+    except ValueError:
+        raise UnknownMode(f"unknown mode {str(mode)[:40]!r}: want interrupt, stop, pause or play") from None
+
+
+def text(data: Any) -> str:
+    """Redis' bytes as text; what is not UTF-8 shows as escapes and never raises."""
+    return data.decode("utf-8", "backslashreplace") if isinstance(data, bytes) else str(data)
+
+
+def fields(flat: Sequence[bytes]) -> dict[str, bytes]:
+    """Redis' flat list of names and values as a dict."""
+    return {text(name): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def read_message(message_id: str, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
+    """A message from its stream entry.
+
+    Raises:
+        RedisRefused: the entry was written by a newer version of greenroom.
+        InvalidBody: the body is no msgpack.
+    """
+    if int(entry.get("v", b"1")) > VERSION:
+        raise RedisRefused(f"message {message_id} of room {room} was written by a newer greenroom: upgrade this worker")
+    body = codec.decode(entry["body"])
+    at = dt.datetime.fromisoformat(text(entry["at"]))
+    return Message.model_construct(id=message_id, room=room, body=body, attempt=attempt, enqueued_at=at)
+
+
+def read_output(entry_id: bytes, entry: Mapping[bytes, bytes]) -> Output:
+    """An output from its outbox entry."""
+    row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
+    body = codec.decode(entry[b"body"]) if entry.get(b"body") else None
+    return Output.model_validate({**row, "id": text(entry_id), "body": body})
+
+
+def read_receipts(data: bytes) -> list[Receipt]:
+    """The receipts of one signal, from the JSON of the control script."""
+    signal = json.loads(data)
+    shared = {name: signal[name] for name in ("mode", "cid", "by", "reason", "at")}
+    return [
+        Receipt(room=room or None, outcome=outcome, message=message or None, **shared)
+        for room, outcome, message in signal["receipts"] or []
+    ]
+
+
+def read_hold(row: Mapping[str, str]) -> Hold | None:
+    """Why the room or agent of this hash is held, or None."""
+    if not row.get("mode"):
+        return None
+    return Hold.model_validate({name: row[f"mode_{name}"] for name in ("by", "reason", "at", "cid") if f"mode_{name}" in row}
+                               | {"mode": row["mode"]})
+
+
+def read_status(room: str, entry: Mapping[bytes, bytes], waiting: int) -> RoomStatus:
+    """A room's status from its hash.
+
+    Raises:
+        RedisRefused: the hash is not what greenroom writes.
+    """
+    row = {text(name): text(value) for name, value in entry.items()}
+    named = {"ticket": row.get("cycle"), "shielded": "shield" in row, "hold": read_hold(row)}
+    try:
+        return RoomStatus.model_validate({**row, **named, "room": room, "waiting": waiting})
+    except ValidationError as error:
+        raise RedisRefused(f"room {room} has a hash that greenroom did not write: {error}") from None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit, urlunsplit
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -69,6 +72,20 @@ def translate(error: BaseException) -> RedisError:
     if isinstance(error, LOST):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
     return RedisRefused(f"Redis refuses: {message}")
+
+
+@asynccontextmanager
+async def open_connection(redis: Redis) -> AsyncIterator[AbstractConnection]:
+    """One connection of one's own, for what a pool's borrow-and-return does not fit: pipelines and blocking reads."""
+    connection = redis.connection_pool.make_connection()
+    try:
+        await connection.connect()
+        yield connection
+    finally:
+        # Drops the socket without a handshake: cancellation must not wait for a server that is gone.
+        if connection._writer is not None:
+            connection._writer.transport.abort()
+        connection._close()
 
 
 async def check_server(redis: Redis) -> list[str]:

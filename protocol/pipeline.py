@@ -8,32 +8,35 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import hiredis
-import structlog
+
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
 
-from .connect import DENIED, LOST, back_off, translate
+from .connect import DENIED, LOST, back_off, open_connection, translate
 from .errors import GreenroomError, RedisUnavailable
+from .log import log
 from .scripts import scripts
+
+T = TypeVar("T")
 
 BATCH = 50
 WINDOW = 2 * BATCH
 REPLY_TIMEOUT_S = 15.0  # a server that owes a reply for longer is taken for lost; a blocked script reports BUSY after 5 s
 
-log = structlog.get_logger("greenroom")
+
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     packed: bytes
-    reply: asyncio.Future[Any] = field(repr=False)
+    decode: Callable[[Any], Any] | None
+    reply: asyncio.Future[Any]
 
 
 class Pipeline:
@@ -59,18 +62,20 @@ class Pipeline:
         self.reconnects = 0
         self._shas = {name: script.sha.encode() for name, script in scripts().items()}
 
-    def run(self, script: str, *args: str | bytes | int) -> asyncio.Future[Any]:
-        """Run a script; the future holds its answer, a list, or a RedisError."""
-        return self.command("EVALSHA", self._shas[script], 1, self._root, *args)
+    def run(
+        self, script: str, *args: str | bytes | int, decode: Callable[[Any], T] | None = None
+    ) -> asyncio.Future[T]:
+        """Run a script; the future holds its answer, decoded, or a RedisError."""
+        return self.command("EVALSHA", self._shas[script], 1, self._root, *args, decode=decode)
 
-    def command(self, *words: str | bytes | int) -> asyncio.Future[Any]:
+    def command(self, *words: str | bytes | int, decode: Callable[[Any], T] | None = None) -> asyncio.Future[T]:
         """Send a plain command, which must be safe to repeat."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         if self._closed:
             reply.set_exception(RedisUnavailable("this connection is closed"))
             return reply
-        self._waiting.append(_Request(hiredis.pack_command(words), reply))
+        self._waiting.append(_Request(hiredis.pack_command(words), decode, reply))
         if self._task is None:
             self._task = loop.create_task(self._keep_connected(), name="greenroom-pipeline")
         self._wake.set()
@@ -97,8 +102,7 @@ class Pipeline:
         while True:
             connected = False
             try:
-                with self._connection() as connection:
-                    await connection.connect()
+                async with open_connection(self._redis) as connection:
                     await self._load(connection)
                     self.connected = connected = True
                     if failures:
@@ -126,17 +130,6 @@ class Pipeline:
                 continue
             await back_off(failures)
             failures += 1
-
-    @contextmanager
-    def _connection(self) -> Iterator[AbstractConnection]:
-        connection = self._redis.connection_pool.make_connection()
-        try:
-            yield connection
-        finally:
-            # Drops the socket without a handshake: cancellation must not wait for a server that is gone.
-            if connection._writer is not None:
-                connection._writer.transport.abort()
-            connection._close()
 
     async def _load(self, connection: AbstractConnection) -> None:
         packed = b"".join(hiredis.pack_command(("SCRIPT", "LOAD", script.text)) for script in scripts().values())
@@ -201,5 +194,8 @@ class Pipeline:
             return
         if failure is not None:
             request.reply.set_exception(failure)
-        else:
-            request.reply.set_result(reply)
+            return
+        try:
+            request.reply.set_result(reply if request.decode is None else request.decode(reply))
+        except Exception as error:  # a record that cannot be read is its caller's trouble, not this connection's
+            request.reply.set_exception(error)

@@ -69,7 +69,7 @@ class Message(Record):
     ``attempt`` is 1 plus the failures and crashes so far; ``enqueued_at`` is by the server's clock.
     """
 
-    id: str
+    id: int
     room: str
     body: Any
     attempt: int = 1
@@ -85,7 +85,7 @@ class Output(Record):
 
     id: str
     kind: Kind
-    message: str
+    message: int
     ticket: int
     seq: int
     body: Any = None
@@ -102,7 +102,7 @@ class Receipt(Record):
     room: str | None
     mode: Mode
     outcome: Outcome
-    message: str | None
+    message: int | None
     cid: str
     by: str
     reason: str
@@ -119,6 +119,30 @@ class Hold(Record):
     cid: str = ""
 
 
+class DeadLetter(Record):
+    """A message that failed for good. ``id`` is what ``requeue`` takes."""
+
+    id: str
+    room: str
+    message: int
+    body: Any
+    attempts: int
+    error: str
+    died_at: dt.datetime
+
+
+class AgentStatus(Record):
+    """An agent as a whole; the numbers count rooms, but ``dead`` counts messages."""
+
+    agent: str
+    hold: Hold | None
+    rooms: int
+    processing: int
+    held: int
+    dead: int
+    workers: tuple[str, ...]
+
+
 class RoomStatus(Record):
     """A room as Redis has it now.
 
@@ -131,7 +155,7 @@ class RoomStatus(Record):
     hold: Hold | None = None
     waiting: int = 0
     owner: str | None = None
-    processing: str | None = None
+    processing: int | None = None
     attempt: int = 0
     claimed_at: dt.datetime | None = None
     retry_at: dt.datetime | None = None
@@ -160,7 +184,17 @@ def fields(flat: Sequence[bytes]) -> dict[str, bytes]:
     return {text(name): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
-def read_message(message_id: str, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
+def read_id(entry: str) -> int:
+    """The message id of a queue's entry ``<id>-0``."""
+    return int(entry.partition("-")[0])
+
+
+def entry_id(message: int) -> str:
+    """The queue's entry of a message id."""
+    return f"{message}-0"
+
+
+def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
     """A message from its stream entry.
 
     Raises:
@@ -174,11 +208,11 @@ def read_message(message_id: str, room: str, attempt: int, entry: Mapping[str, b
     return Message.model_construct(id=message_id, room=room, body=body, attempt=attempt, enqueued_at=at)
 
 
-def read_output(entry_id: bytes, entry: Mapping[bytes, bytes]) -> Output:
+def read_output(output_id: bytes, entry: Mapping[bytes, bytes]) -> Output:
     """An output from its outbox entry."""
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
     body = codec.decode(entry[b"body"]) if entry.get(b"body") else None
-    return Output.model_validate({**row, "id": text(entry_id), "body": body})
+    return Output.model_validate({**row, "id": text(output_id), "message": read_id(row["message"]), "body": body})
 
 
 def read_receipts(data: bytes) -> list[Receipt]:
@@ -186,9 +220,16 @@ def read_receipts(data: bytes) -> list[Receipt]:
     signal = json.loads(data)
     shared = {name: signal[name] for name in ("mode", "cid", "by", "reason", "at")}
     return [
-        Receipt(room=room or None, outcome=outcome, message=message or None, **shared)
+        Receipt(room=room or None, outcome=outcome, message=read_id(message) if message else None, **shared)
         for room, outcome, message in signal["receipts"] or []
     ]
+
+
+def read_dead_letter(letter_id: bytes, entry: Mapping[bytes, bytes]) -> DeadLetter:
+    """A dead letter from its stream entry."""
+    row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
+    body = codec.decode(entry[b"body"])
+    return DeadLetter.model_validate({**row, "id": text(letter_id), "message": read_id(row["message"]), "body": body})
 
 
 def read_hold(row: Mapping[str, str]) -> Hold | None:
@@ -206,7 +247,8 @@ def read_status(room: str, entry: Mapping[bytes, bytes], waiting: int) -> RoomSt
         RedisRefused: the hash is not what greenroom writes.
     """
     row = {text(name): text(value) for name, value in entry.items()}
-    named = {"ticket": row.get("cycle"), "shielded": "shield" in row, "hold": read_hold(row)}
+    processing = read_id(row["processing"]) if "processing" in row else None
+    named = {"processing": processing, "ticket": row.get("cycle"), "shielded": "shield" in row, "hold": read_hold(row)}
     try:
         return RoomStatus.model_validate({**row, **named, "room": room, "waiting": waiting})
     except ValidationError as error:

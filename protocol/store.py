@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from redis.asyncio import Redis
 
 from .keys import Keys
 from .pipeline import Pipeline
-from .records import Message, fields, read_message, text
+from .records import Message, entry_id, fields, read_id, read_message, text
 
 Settlement = Literal["consume", "release", "fail", "reject"]
 KEEP_STATE, DELETE_STATE = b"=", b"-"
@@ -54,14 +56,23 @@ class Answer:
 class Enqueued:
     """An accepted message: its id, and the server's time in ms at which it was."""
 
-    id: str
+    id: int
     at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A heartbeat's answer: ``ok``, ``lapsed`` or ``superseded``, the incarnation, and the agent's instance id."""
+
+    word: str
+    incarnation: int
+    instance: str
 
 
 class Store:
     """One agent's rooms in Redis, over one pipelined connection.
 
-    Every method may raise RedisUnavailable (within the pipeline's patience) or RedisRefused.
+    Each call answers a future, which may hold RedisUnavailable (within the pipeline's patience) or RedisRefused.
     """
 
     def __init__(self, redis: Redis, keys: Keys, *, patience_s: float | None = None) -> None:
@@ -74,37 +85,31 @@ class Store:
 
     # Messages. ------------------------------------------------------------------------------------
 
-    async def enqueue(self, room: str, body: bytes, *, key: str, key_ttl_s: int, limit: int) -> Enqueued | Answer:
-        answer = await self.pipeline.run("enqueue", room, key, key_ttl_s, limit, body)
-        if answer[0] == b"ok":
-            return Enqueued(text(answer[1]), int(answer[2]))
-        return Answer(text(answer[0]), text(answer[1]))
+    def enqueue(self, room: str, body: bytes, *, key: str, key_ttl_s: int, limit: int) -> Future[Enqueued | Answer]:
+        return self.pipeline.run("enqueue", room, key, key_ttl_s, limit, body, decode=_enqueued)
 
-    async def discard(self, room: str, message: str, request: str) -> Answer:
-        return _answer(await self.pipeline.run("discard", room, message, request))
+    def discard(self, room: str, message: int, request: str) -> Future[Answer]:
+        return self.pipeline.run("discard", room, entry_id(message), request, decode=_answer)
 
-    async def requeue(self, dead_id: str, request: str) -> tuple[str, str] | None:
+    def requeue(self, dead_id: str, request: str) -> Future[tuple[str, int] | None]:
         """The room and the new message's id, or None when there is no such dead letter."""
-        answer = await self.pipeline.run("requeue", dead_id, request)
-        return (text(answer[1]), text(answer[2])) if answer[0] == b"ok" else None
+        return self.pipeline.run("requeue", dead_id, request, decode=_requeued)
 
     # Cycles. --------------------------------------------------------------------------------------
 
-    async def claim(
+    def claim(
         self, room: str, *, worker: str, incarnation: int, ready: str, request: str, terms: Terms
-    ) -> Grant | Answer:
-        shielded = "1" if terms.shielded else ""
-        run = self.pipeline.run
-        return _taken(room, await run("claim", room, worker, incarnation, ready, request, terms.max_attempts, shielded))
+    ) -> Future[Grant | Answer]:
+        args = (room, worker, incarnation, ready, request, terms.max_attempts, _flag(terms.shielded))
+        return self.pipeline.run("claim", *args, decode=partial(_taken, room))
 
-    async def commit(
+    def commit(
         self, room: str, ticket: int, *, state: bytes, reply: bytes, take_next: bool, terms: Terms
-    ) -> Grant | Answer:
-        go_on, shielded = "1" if take_next else "", "1" if terms.shielded else ""
-        run = self.pipeline.run
-        return _taken(room, await run("commit", room, ticket, go_on, terms.max_attempts, shielded, state, reply))
+    ) -> Future[Grant | Answer]:
+        args = (room, ticket, _flag(take_next), terms.max_attempts, _flag(terms.shielded), state, reply)
+        return self.pipeline.run("commit", *args, decode=partial(_taken, room))
 
-    async def settle(
+    def settle(
         self,
         room: str,
         ticket: int,
@@ -116,74 +121,105 @@ class Store:
         closing: bytes = b"",
         error: str = "",
         retry_ms: int = 0,
-    ) -> Grant | Answer:
-        go_on, shielded = "1" if take_next else "", "1" if terms.shielded else ""
-        args = (room, ticket, how, go_on, terms.max_attempts, shielded, state, closing, error, retry_ms)
-        return _taken(room, await self.pipeline.run("settle", *args))
+    ) -> Future[Grant | Answer]:
+        flags = (_flag(take_next), terms.max_attempts, _flag(terms.shielded))
+        args = (room, ticket, how, *flags, state, closing, error, retry_ms)
+        return self.pipeline.run("settle", *args, decode=partial(_taken, room))
 
-    async def emit(self, room: str, ticket: int, seq: int, *bodies: bytes) -> Answer:
-        return _answer(await self.pipeline.run("emit", room, ticket, seq, *bodies))
+    def emit(self, room: str, ticket: int, seq: int, *bodies: bytes) -> Future[Answer]:
+        return self.pipeline.run("emit", room, ticket, seq, *bodies, decode=_answer)
 
-    async def step(self, room: str, ticket: int, name: str, act: str, result: bytes = b"") -> tuple[str, bytes]:
+    def step(self, room: str, ticket: int, name: str, act: str, result: bytes = b"") -> Future[tuple[str, bytes]]:
         """The script's word, and for ``done`` the result."""
-        answer = await self.pipeline.run("step", room, ticket, name, act, result)
-        return text(answer[0]), answer[1]
+        return self.pipeline.run("step", room, ticket, name, act, result, decode=_worded)
 
-    async def shield(self, room: str, ticket: int, *, up: bool) -> Answer:
-        return _answer(await self.pipeline.run("shield", room, ticket, "1" if up else ""))
+    def shield(self, room: str, ticket: int, *, up: bool) -> Future[Answer]:
+        return self.pipeline.run("shield", room, ticket, _flag(up), decode=_answer)
 
-    async def release(self, room: str, *, worker: str, ready: str) -> Answer:
-        return _answer(await self.pipeline.run("release", room, worker, ready))
+    def release(self, room: str, *, worker: str, ready: str) -> Future[Answer]:
+        return self.pipeline.run("release", room, worker, ready, decode=_answer)
 
     # Signals. -------------------------------------------------------------------------------------
 
-    async def control(
-        self, mode: str, rooms: tuple[str, ...], *, cid: str, message: str = "", by: str = "", reason: str = "", raw: str = ""
-    ) -> tuple[str, bytes]:
-        """The script's word, and the receipt as JSON. No rooms: everywhere."""
-        answer = await self.pipeline.run("control", mode, cid, message, by, reason, raw, len(rooms), *rooms)
-        return text(answer[0]), answer[1]
+    def control(
+        self,
+        mode: str,
+        rooms: tuple[str, ...],
+        *,
+        cid: str,
+        message: int | None = None,
+        by: str = "",
+        reason: str = "",
+        raw: str = "",
+    ) -> Future[tuple[str, bytes]]:
+        """The script's word, and the receipt as JSON. No rooms: everywhere. ``raw`` is a hand-written entry's id."""
+        only = "" if message is None else entry_id(message)
+        return self.pipeline.run("control", mode, cid, only, by, reason, raw, len(rooms), *rooms, decode=_worded)
 
-    async def malformed(self, entry: str, error: str) -> Answer:
-        return _answer(await self.pipeline.run("malformed", entry, error))
+    def malformed(self, entry: str, error: str) -> Future[Answer]:
+        return self.pipeline.run("malformed", entry, error, decode=_answer)
 
     # Workers. -------------------------------------------------------------------------------------
 
-    async def heartbeat(
+    def heartbeat(
         self, worker: str, incarnation: int | None, *, lease_ms: int, instance: str, about: dict[str, str]
-    ) -> tuple[str, int, str]:
-        """The script's word (``ok``, ``lapsed``, ``superseded``), the incarnation and the agent's instance id."""
+    ) -> Future[Beat]:
         flat = [part for item in about.items() for part in item]
         joined = "" if incarnation is None else incarnation
-        answer = await self.pipeline.run("heartbeat", worker, joined, lease_ms, instance, *flat)
-        return text(answer[0]), int(answer[1]), text(answer[2]) if len(answer) > 2 else ""
+        return self.pipeline.run("heartbeat", worker, joined, lease_ms, instance, *flat, decode=_beat)
 
-    async def leave(self, worker: str, incarnation: int) -> Answer:
-        return _answer(await self.pipeline.run("leave", worker, incarnation))
+    def leave(self, worker: str, incarnation: int) -> Future[Answer]:
+        return self.pipeline.run("leave", worker, incarnation, decode=_answer)
 
-    async def adopt(self, worker: str, most: int) -> int:
+    def adopt(self, worker: str, most: int) -> Future[int]:
         """How many rooms of dead workers were moved to this one's pending list."""
-        return int((await self.pipeline.run("adopt", worker, most))[1])
+        return self.pipeline.run("adopt", worker, most, decode=_count)
 
-    async def pending(self, worker: str, after: str, count: int) -> list[tuple[str, str]]:
+    def pending(self, worker: str, after: str, count: int) -> Future[list[tuple[str, str]]]:
         """Ready id and room of what this worker owns, page by page."""
         words = ("XREADGROUP", "GROUP", "supervisors", worker, "COUNT", count, "STREAMS", self.keys.ready, after)
-        return read_ready(await self.pipeline.command(*words))
+        return self.pipeline.command(*words, decode=read_ready)
 
 
 def read_ready(reply: Any) -> list[tuple[str, str]]:
     """Ready id and room of each entry of an XREADGROUP reply."""
     entries = reply[0][1] if reply else []
-    return [(text(entry_id), text(fields(flat)["room"])) for entry_id, flat in entries if flat]
+    return [(text(ready), text(fields(flat)["room"])) for ready, flat in entries if flat]
+
+
+def _flag(on: bool) -> str:
+    return "1" if on else ""
 
 
 def _answer(answer: list[Any]) -> Answer:
     return Answer(text(answer[0]), text(answer[1]))
 
 
+def _worded(answer: list[Any]) -> tuple[str, bytes]:
+    return text(answer[0]), answer[1]
+
+
+def _count(answer: list[Any]) -> int:
+    return int(answer[1])
+
+
+def _beat(answer: list[Any]) -> Beat:
+    return Beat(text(answer[0]), int(answer[1]), text(answer[2]) if len(answer) > 2 else "")
+
+
+def _enqueued(answer: list[Any]) -> Enqueued | Answer:
+    if answer[0] == b"ok":
+        return Enqueued(read_id(text(answer[1])), int(answer[2]))
+    return _answer(answer)
+
+
+def _requeued(answer: list[Any]) -> tuple[str, int] | None:
+    return (text(answer[1]), read_id(text(answer[2]))) if answer[0] == b"ok" else None
+
+
 def _taken(room: str, answer: list[Any]) -> Grant | Answer:
     if answer[0] != b"grant":
         return _answer(answer)
     _, message_id, ticket, attempt, abort, _, entry, state = [*answer, None][:8]
-    message = read_message(text(message_id), room, int(attempt), fields(entry))
+    message = read_message(read_id(text(message_id)), room, int(attempt), fields(entry))
     return Grant(message, int(ticket), text(abort), state)

@@ -199,9 +199,9 @@ local function answered(h, request)
       local word, rest = h.answer:match('^(%S+) ?(.*)$')
       return { word, rest }
     end
-    return h.cycle and grant_of(h) or { 'lost' }
+    return h.cycle and grant_of(h) or { 'lost', '' }
   end
-  if h.settled == request then return { 'settled' } end
+  if h.settled == request then return { 'settled', '' } end
   return nil
 end
 

@@ -1,0 +1,86 @@
+"""An event loop on a thread of its own, and the crossing into it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ..protocol.log import log
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A thread that runs one event loop. ``post`` is the cheap way in: one wake-up carries all that waits."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._posted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._woken = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop: its tasks are cancelled, given a moment, and the thread is joined.
+
+        A task that blocks the loop or swallows its cancellation cannot hold the caller up for longer than that: the thread
+        is a daemon's and is left behind.
+        """
+        if not self._thread.is_alive():
+            return
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(2.0)
+        if self._thread.is_alive():
+            log.warning("loop.stuck", thread=self.name)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+        finally:
+            self.loop.close()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this thread."""
+        return threading.get_ident() == self._thread.ident
+
+    def post(self, callback: Callable[..., Any], *args: Any) -> None:
+        """Have ``callback(*args)`` called on the loop, in the order of posting. Safe from any thread."""
+        self._posted.append((callback, args))
+        if not self._woken:
+            self._woken = True
+            try:
+                if self.is_current:
+                    self.loop.call_soon(self._drain)
+                else:
+                    self.loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop has ended: so has everything that could want this
+                self._woken = False
+
+    def _drain(self) -> None:
+        # Reset before taking: whoever posts from here on wakes the loop once more, so nothing stays behind.
+        self._woken = False
+        for _ in range(len(self._posted)):
+            callback, args = self._posted.popleft()
+            try:
+                callback(*args)
+            except Exception:
+                log.exception("loop.callback_failed", thread=self.name, callback=repr(callback))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop; its future is for the calling thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)

@@ -1,0 +1,155 @@
+"""Pykka actors that live on an event loop: an idle one costs an object and not a thread."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import pykka
+from pykka._envelope import Envelope
+from pykka.messages import _ActorStop
+
+from ..protocol.log import log
+from .loop import LoopThread
+from .mailbox import Control, Mailbox
+
+BUDGET = 32  # messages handled in a row before other actors get their turn
+
+OnExit = Callable[[BaseException | None], None]
+
+
+class Monitor(Control):
+    """Asks an actor to tell how it ends: ``on_exit`` is called on its loop, with the failure or None."""
+
+    __slots__ = ("on_exit",)
+
+    def __init__(self, on_exit: OnExit) -> None:
+        self.on_exit = on_exit
+
+
+def monitor(ref: pykka.ActorRef[Any], on_exit: OnExit) -> None:
+    """Watch a loop actor's death. One that is dead already tells so at once, with None."""
+    try:
+        ref.tell(Monitor(on_exit))
+    except pykka.ActorDeadError:
+        on_exit(None)
+
+
+def tell(ref: pykka.ActorRef[Any] | None, message: Any) -> bool:
+    """Tell an actor that may have ended; answer whether it lived."""
+    try:
+        if ref is not None:
+            ref.tell(message)
+            return True
+    except pykka.ActorDeadError:
+        pass
+    return False
+
+
+class LoopActor(pykka.Actor):
+    """An actor scheduled on a ``LoopThread`` when its mailbox has something.
+
+    ``tell``, ``ask``, proxies, ``stop`` and the registry work as in Pykka, from any thread. Unlike there, a BaseException
+    ends this actor alone, and whoever monitors it learns how it ended: also in ``on_start`` and ``on_stop``.
+    """
+
+    actor_inbox: Mailbox
+
+    def __init__(self, loop: LoopThread) -> None:
+        super().__init__()
+        self.loop = loop
+        self._monitors: list[OnExit] = []
+        self._scheduled = False
+        self._started = False
+        self._failure: BaseException | None = None
+
+    @staticmethod
+    def _create_actor_inbox() -> Mailbox:
+        return Mailbox()
+
+    @staticmethod
+    def _create_future() -> pykka.Future[Any]:
+        return pykka.ThreadingFuture()
+
+    def _start_actor_loop(self) -> None:
+        self.actor_inbox.on_put = self._schedule
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.post(self._drain)
+
+    def _drain(self) -> None:
+        self._scheduled = False
+        if self.actor_stopped.is_set() and self._started:
+            self._actor_loop_teardown()  # told after the end, by one who did not know yet
+            return
+        if not self._started:
+            self._started = True
+            self._guard(self.on_start)
+        for _ in range(BUDGET):
+            if self.actor_stopped.is_set():
+                self._end()
+                return
+            envelope = self.actor_inbox.take()
+            if envelope is None:
+                return
+            self._handle(envelope)
+        self._schedule()
+
+    def _handle(self, envelope: Envelope[Any]) -> None:
+        if isinstance(envelope.message, Monitor):
+            self._monitors.append(envelope.message.on_exit)
+        elif envelope.reply_to is None:
+            self._guard(self._handle_receive, envelope.message)
+        else:
+            try:
+                envelope.reply_to.set(self._handle_receive(envelope.message))
+            except BaseException:  # the asker gets it, as in Pykka; the actor lives on
+                envelope.reply_to.set_exception()
+
+    def _guard(self, function: Callable[..., Any], *args: Any) -> None:
+        try:
+            function(*args)
+        except BaseException as error:
+            self._handle_failure(*sys.exc_info())
+            self._failure = error
+            try:
+                self.on_failure(*sys.exc_info())
+            except BaseException:
+                log.exception("actor.on_failure_failed", actor=str(self))
+
+    def _stop(self) -> None:
+        pykka.ActorRegistry.unregister(self.actor_ref)
+        self.actor_stopped.set()
+        self._guard(self.on_stop)
+
+    def _handle_failure(
+        self,
+        exception_type: type[BaseException] | None,
+        exception_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop for good; the supervisor decides, and logs."""
+        pykka.ActorRegistry.unregister(self.actor_ref)
+        self.actor_stopped.set()
+
+    def _end(self) -> None:
+        monitors, self._monitors = self._monitors, []
+        self._actor_loop_teardown()
+        for on_exit in monitors:
+            on_exit(self._failure)
+
+    def _actor_loop_teardown(self) -> None:
+        while (envelope := self.actor_inbox.take()) is not None:
+            if isinstance(envelope.message, Monitor):
+                envelope.message.on_exit(self._failure)
+            elif envelope.reply_to is not None:
+                if isinstance(envelope.message, _ActorStop):
+                    envelope.reply_to.set(None)
+                else:
+                    error = pykka.ActorDeadError(f"{self.actor_ref} stopped before handling the message")
+                    envelope.reply_to.set_exception((pykka.ActorDeadError, error, None))

@@ -1,0 +1,218 @@
+"""The actor of one room: what has happened goes through the state machine, what it decides is done here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..protocol.errors import GreenroomError
+from ..protocol.log import log
+from ..protocol.store import DELETE_STATE, KEEP_STATE, Answer, Grant, Store
+from .agent import AgentSpec
+from .cycle import CycleLink
+from .loop import LoopThread
+from .loop_actor import LoopActor, tell
+from .runner import Run, Runner
+from .slots import Slots
+from .transitions import (
+    Abort,
+    BackoffOver,
+    Claim,
+    Commit,
+    Crash,
+    Detach,
+    Effect,
+    End,
+    Refused,
+    Release,
+    RoomMachine,
+    Settle,
+    Start,
+    Taken,
+    TooSlow,
+    Wait,
+)
+
+_requests = itertools.count(1)
+
+
+class CycleFailed(GreenroomError):
+    """A room's cycle failed, and Redis has it on record: a new actor replays it at its time."""
+
+
+@dataclass(slots=True)
+class RoomContext:
+    """What the rooms of one worker share."""
+
+    control: LoopThread
+    store: Store
+    runner: Runner
+    spec: AgentSpec
+    slots: Slots
+    worker: str
+    incarnation: int = 0
+    detached: int = 0  # cycles whose code was left behind, still running
+
+
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """The store could not answer."""
+
+    error: BaseException
+
+
+class Room(LoopActor):
+    """One room while it has work here. It ends when it has none; its supervisor starts it again when it fails."""
+
+    def __init__(self, context: RoomContext, room: str, ready: str) -> None:
+        super().__init__(context.control)
+        self._context = context
+        self.room = room
+        self.machine = RoomMachine(ready)
+        self._state: bytes | None = None  # as of the last commit
+        self._state_next = KEEP_STATE
+        self._run: Run | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_slot = True
+        self._acts: dict[type[Effect], Callable[[Any], None]] = {
+            Claim: self._claim,
+            Start: self._start_cycle,
+            Abort: self._abort,
+            Detach: self._detach,
+            Commit: self._commit,
+            Settle: self._settle,
+            Release: self._release,
+            Wait: self._wait,
+            End: self._end_room,
+            Crash: self._crash,
+        }
+
+    def __str__(self) -> str:
+        return f"Room({self.room})"
+
+    def on_start(self) -> None:
+        self._act(self.machine.start())
+
+    def on_receive(self, message: Any) -> None:
+        if isinstance(message, _Broken):
+            raise message.error
+        if isinstance(message, Taken):
+            self._keep_state(message.answer)
+        self._act(self.machine.handle(message))
+
+    def on_stop(self) -> None:
+        self._leave()
+
+    def on_failure(self, *_: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        """However it ends: no code of this room runs on, no timer fires, no slot is held."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._run is not None:
+            self._run.abort("fenced")
+            self._run = None
+        if self._has_slot:
+            self._has_slot = False
+            self._context.slots.give()
+
+    def _act(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._acts[type(effect)](effect)
+
+    def _keep_state(self, answer: Grant | Answer) -> None:
+        """What was committed is the room's state from now on; a claim answers with what Redis has."""
+        refused = isinstance(answer, Answer) and answer.word in ("fenced", "interrupt", "stop", "refused")
+        if not refused and self._state_next != KEEP_STATE:
+            self._state = None if self._state_next == DELETE_STATE else self._state_next[1:]
+        self._state_next = KEEP_STATE
+        if isinstance(answer, Grant) and answer.state is not None:
+            self._state = answer.state
+
+    # Effects. -------------------------------------------------------------------------------------
+
+    def _expect(self, future: asyncio.Future[Any]) -> None:
+        future.add_done_callback(self._answered)
+
+    def _answered(self, future: asyncio.Future[Any]) -> None:
+        error = None if future.cancelled() else future.exception()
+        tell(self.actor_ref, _Broken(error) if error else Taken(future.result()))
+
+    def _claim(self, effect: Claim) -> None:
+        context = self._context
+        if not self._has_slot:  # woken by a signal or a new entry, not by its turn
+            self._has_slot = True
+            context.slots.take()
+        self._state = None
+        request = f"{context.worker}:{context.incarnation}:{next(_requests)}"
+        call = partial(context.store.claim, self.room, worker=context.worker, incarnation=context.incarnation)
+        self._expect(call(ready=effect.ready, request=request, terms=context.spec.terms))
+
+    def _start_cycle(self, effect: Start) -> None:
+        context, grant = self._context, effect.grant
+        link = CycleLink(context.control, context.store, self.room, grant.ticket, self._refused)
+        self._run = context.runner.start(grant, self._state, link, partial(tell, self.actor_ref))
+
+    def _refused(self, ticket: int, why: str) -> None:
+        tell(self.actor_ref, Refused(ticket, why))
+
+    def _abort(self, effect: Abort) -> None:
+        if self._run is not None:
+            self._run.abort(effect.why)
+        self._after(self._context.spec.abort_timeout_s, TooSlow(effect.ticket))
+
+    def _detach(self, effect: Detach) -> None:
+        self._context.detached += 1
+        seconds = self._context.spec.abort_timeout_s
+        log.warning("cycle.detached", room=self.room, ticket=effect.ticket, after_s=seconds)
+        if self._run is not None:
+            self._run.abort("fenced")
+
+    def _commit(self, effect: Commit) -> None:
+        self._run = None
+        self._state_next = effect.state
+        context = self._context
+        call = partial(context.store.commit, self.room, effect.ticket, take_next=effect.take_next)
+        self._expect(call(state=effect.state, reply=effect.reply, terms=context.spec.terms))
+
+    def _settle(self, effect: Settle) -> None:
+        self._run = None
+        context = self._context
+        retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000) if effect.how == "fail" else 0
+        call = partial(context.store.settle, self.room, effect.ticket, effect.how, take_next=effect.take_next)
+        self._expect(call(terms=context.spec.terms, error=effect.error, retry_ms=retry_ms))
+
+    def _release(self, effect: Release) -> None:
+        self._expect(self._context.store.release(self.room, worker=self._context.worker, ready=effect.ready))
+
+    def _wait(self, effect: Wait) -> None:
+        self._has_slot = False
+        self._context.slots.give()
+        self._after(effect.delay_ms / 1000, None)
+
+    def _after(self, delay_s: float, message: TooSlow | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        call = self._ask_for_slot if message is None else partial(tell, self.actor_ref, message)
+        self._timer = self.loop.loop.call_later(delay_s, call)
+
+    def _ask_for_slot(self) -> None:
+        self._context.slots.ask(self._got_slot)
+
+    def _got_slot(self) -> bool:
+        if self._has_slot or self.actor_stopped.is_set():
+            return False
+        self._has_slot = True
+        tell(self.actor_ref, BackoffOver())
+        return True
+
+    def _end_room(self, effect: End) -> None:
+        self._stop()
+
+    def _crash(self, effect: Crash) -> None:
+        raise CycleFailed(effect.error)

@@ -1,0 +1,371 @@
+"""The room as a state machine: what has happened goes in, what is to be done comes out. Nothing here waits or talks.
+
+::
+
+    CLAIMING ──grant──▶ RUNNING ──finished, failed──▶ SETTLING ──grant──▶ RUNNING
+        │                  │  signal, refusal, drain      ▲  │
+        │ backoff          ▼                              │  └─ nothing to run ──▶ ENDED
+        ▼               ABORTING ──ended, or too slow─────┘
+     WAITING ──timer, signal, new entry──▶ CLAIMING
+
+Redis decides: a signal, as a worker hears of it, is only the wake-up to end the cycle. Whether its message is consumed or kept
+is the answer of ``settle``. So a signal that comes late, twice or out of turn does no harm, and one that arrives in any state
+is honoured in that state: before a grant by comparing its ``upto`` with the ticket, later by ending the cycle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from ..protocol.store import Answer, Grant, Settlement
+from .mailbox import Control
+
+# Events. ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The store's answer to the claim, commit, settle or release in flight."""
+
+    answer: Grant | Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The agent's code has returned."""
+
+    ticket: int
+    reply: bytes
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The agent's code has raised; ``rejected`` when it says that no try will help."""
+
+    ticket: int
+    error: str
+    rejected: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The agent's code has ended because it was told to."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackoffOver:
+    """The retry time has come, and there is a slot."""
+
+
+class Signal(Control):
+    """An applied signal of the control stream. ``upto`` is the agent's clock at that instant; 0 wakes waiting rooms only."""
+
+    __slots__ = ("mode", "upto")
+
+    def __init__(self, mode: str, upto: int) -> None:
+        self.mode = mode
+        self.upto = upto
+
+
+class Refused(Control):
+    """Redis refused an effect of the cycle: ``interrupt``, ``stop`` or ``fenced``."""
+
+    __slots__ = ("ticket", "why")
+
+    def __init__(self, ticket: int, why: str) -> None:
+        self.ticket = ticket
+        self.why = why
+
+
+class TooSlow(Control):
+    """An aborted cycle's code has not ended within its time."""
+
+    __slots__ = ("ticket",)
+
+    def __init__(self, ticket: int) -> None:
+        self.ticket = ticket
+
+
+class Lost(Control):
+    """The room is not this worker's any more: its lease had run out, and another has taken over."""
+
+    __slots__ = ()
+
+
+class Ready(Control):
+    """The dispatcher was handed an entry of this room (again, or a newer one)."""
+
+    __slots__ = ("ready",)
+
+    def __init__(self, ready: str) -> None:
+        self.ready = ready
+
+
+class Drain(Control):
+    """Take no more work; ``now``: give back what runs, too."""
+
+    __slots__ = ("now",)
+
+    def __init__(self, *, now: bool) -> None:
+        self.now = now
+
+
+Event = Taken | Finished | Failed | Cancelled | BackoffOver | Signal | Refused | TooSlow | Lost | Ready | Drain
+
+# Effects. --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    ready: str
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    grant: Grant
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Tell the cycle's code to end, and watch how long it takes."""
+
+    ticket: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """Go on without the cycle's code, which still runs: all it does is refused."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    ticket: int
+    reply: bytes
+    state: bytes
+    take_next: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    ticket: int
+    how: Settlement
+    take_next: bool
+    error: str = ""
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    ready: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing is left to do: the room leaves memory."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The failure is recorded; let the actor fail, so that its supervisor starts a new one."""
+
+    error: str
+
+
+Effect = Claim | Start | Abort | Detach | Commit | Settle | Release | Wait | End | Crash
+
+# The machine. ----------------------------------------------------------------------------------------
+
+
+class State(Enum):
+    CLAIMING = "claiming"
+    RUNNING = "running"
+    ABORTING = "aborting"
+    SETTLING = "settling"
+    WAITING = "waiting"
+    ENDED = "ended"
+
+
+_SETTLEMENT: dict[str, Settlement] = {"interrupt": "consume", "stop": "release", "drain": "release"}
+
+
+class RoomMachine:
+    """One room's decisions. ``handle`` takes an event and answers the effects, in order."""
+
+    def __init__(self, ready: str) -> None:
+        self.state = State.CLAIMING
+        self.ready = ready  # the newest entry that the dispatcher has handed over
+        self.claimed = ready  # the entry that was claimed last
+        self.grant: Grant | None = None
+        self.why = ""  # why the live cycle is aborted
+        self.draining = False
+        self._failing = ""  # the error that is being recorded
+        self._heard: Signal | None = None  # the latest abort signal, for a grant that is still on its way
+
+    def start(self) -> list[Effect]:
+        return [Claim(self.claimed)]
+
+    def handle(self, event: Event) -> list[Effect]:
+        handlers = {
+            Taken: self._taken,
+            Finished: self._finished,
+            Failed: self._failed,
+            Cancelled: self._cancelled,
+            BackoffOver: self._backoff_over,
+            Signal: self._signal,
+            Refused: self._refused,
+            TooSlow: self._too_slow,
+            Lost: self._lost,
+            Ready: self._ready,
+            Drain: self._drain,
+        }
+        if self.state is State.ENDED:
+            return []
+        return handlers[type(event)](event)  # type: ignore[operator]  # each handler takes its own key's type
+
+    def _runs(self, ticket: int) -> bool:
+        live = self.state in (State.RUNNING, State.ABORTING)
+        return live and self.grant is not None and self.grant.ticket == ticket
+
+    # What Redis answered. -------------------------------------------------------------------------
+
+    def _taken(self, event: Taken) -> list[Effect]:
+        if isinstance(event.answer, Grant):
+            return self._granted(event.answer)
+        word, detail = event.answer.word, event.answer.detail
+        if word in ("interrupt", "stop") and self.grant is not None:
+            return self._settle(_SETTLEMENT[word])
+        if word == "refused" and self.grant is not None:  # told to interrupt what Redis does not hold for interrupted
+            return self._settle("release")
+        if word == "failed":
+            self.state = State.ENDED
+            return [Crash(self._failing)]
+        if word == "backoff":
+            if self.draining:
+                self.state = State.SETTLING
+                return [Release(self.claimed)]
+            self.state = State.WAITING
+            return [Wait(int(detail))]
+        return self._let_go(word)
+
+    def _granted(self, grant: Grant) -> list[Effect]:
+        self.grant, self.why, self._failing = grant, "", ""
+        heard, self._heard = self._heard, None
+        if grant.abort:
+            return self._settle(_SETTLEMENT[grant.abort])
+        if heard is not None and grant.ticket <= heard.upto:
+            return self._settle(_SETTLEMENT[heard.mode])
+        if self.draining:
+            return self._settle("release")
+        self.state = State.RUNNING
+        return [Start(grant)]
+
+    def _let_go(self, why: str) -> list[Effect]:
+        self.grant = None
+        if self.ready != self.claimed and not self.draining:
+            return self._claim()
+        self.state = State.ENDED
+        return [End(why)]
+
+    def _claim(self) -> list[Effect]:
+        self.state, self.claimed = State.CLAIMING, self.ready
+        return [Claim(self.claimed)]
+
+    def _settle(self, how: Settlement, error: str = "") -> list[Effect]:
+        assert self.grant is not None
+        self.state = State.SETTLING
+        attempt = self.grant.message.attempt
+        return [Settle(self.grant.ticket, how, not self.draining, error, attempt)]
+
+    # What the agent's code did. -------------------------------------------------------------------
+
+    def _finished(self, event: Finished) -> list[Effect]:
+        if not self._runs(event.ticket):
+            return []
+        if self.state is State.ABORTING:
+            return self._aborted()
+        self.state = State.SETTLING
+        return [Commit(event.ticket, event.reply, event.state, not self.draining)]
+
+    def _failed(self, event: Failed) -> list[Effect]:
+        if not self._runs(event.ticket):
+            return []
+        if self.state is State.ABORTING:
+            return self._aborted()
+        self._failing = event.error
+        return self._settle("reject" if event.rejected else "fail", event.error)
+
+    def _cancelled(self, event: Cancelled) -> list[Effect]:
+        if not self._runs(event.ticket):
+            return []
+        if self.state is State.ABORTING:
+            return self._aborted()
+        return self._failed(Failed(event.ticket, "the handler cancelled itself"))
+
+    def _too_slow(self, event: TooSlow) -> list[Effect]:
+        if self.state is not State.ABORTING or not self._runs(event.ticket):
+            return []
+        return [Detach(event.ticket), *self._aborted()]
+
+    def _aborted(self) -> list[Effect]:
+        if self.why == "fenced":
+            return self._let_go("fenced")
+        return self._settle(_SETTLEMENT[self.why])
+
+    # What came from outside. ----------------------------------------------------------------------
+
+    def _abort(self, why: str) -> list[Effect]:
+        assert self.grant is not None
+        self.state, self.why = State.ABORTING, why
+        return [Abort(self.grant.ticket, why)]
+
+    def _signal(self, event: Signal) -> list[Effect]:
+        if self.state is State.WAITING:
+            return self._claim()  # the message may be gone, or the room held: the answer tells
+        if event.mode not in ("interrupt", "stop"):
+            return []
+        if self.state is State.RUNNING:
+            assert self.grant is not None
+            if self.grant.ticket <= event.upto:
+                return self._abort(event.mode)
+        elif self.state in (State.CLAIMING, State.SETTLING) and (self._heard is None or self._heard.upto <= event.upto):
+            self._heard = event
+        return []
+
+    def _refused(self, event: Refused) -> list[Effect]:
+        if self.state is not State.RUNNING or not self._runs(event.ticket):
+            return []
+        return self._abort(event.why)
+
+    def _lost(self, event: Lost) -> list[Effect]:
+        return self._abort("fenced") if self.state is State.RUNNING else []
+
+    def _ready(self, event: Ready) -> list[Effect]:
+        self.ready = event.ready
+        return self._claim() if self.state is State.WAITING and self.ready != self.claimed else []
+
+    def _backoff_over(self, event: BackoffOver) -> list[Effect]:
+        return self._claim() if self.state is State.WAITING else []
+
+    def _drain(self, event: Drain) -> list[Effect]:
+        self.draining = True
+        if self.state is State.WAITING:
+            self.state = State.SETTLING
+            return [Release(self.claimed)]
+        if self.state is State.RUNNING and event.now:
+            return self._abort("drain")
+        return []

@@ -1,0 +1,181 @@
+"""The client for programs without an event loop: an ``AsyncClient`` on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from typing import Any, Self, TypeVar
+
+from .client import DEFAULT_REDIS, AsyncClient
+from .errors import GreenroomError
+from .keys import check_name
+from .records import AgentStatus, DeadLetter, Output, Receipt, RoomStatus
+
+T = TypeVar("T")
+
+
+class Client:
+    """Talks to the rooms of one agent. Safe to use from several threads; what each verb does stands at ``AsyncClient``."""
+
+    def __init__(
+        self,
+        agent: str,
+        *,
+        redis: str = DEFAULT_REDIS,
+        timeout: float = 10.0,
+        queue_limit: int = 10_000,
+        by: str | None = None,
+    ) -> None:
+        self._client = AsyncClient(agent, redis=redis, timeout=timeout, queue_limit=queue_limit, by=by)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def agent(self) -> str:
+        return self._client.agent
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        with self._lock:
+            self._closed = True
+            if self._loop is None or self._thread is None:
+                return
+            asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop = None
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise GreenroomError("this client is closed")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="greenroom-client", daemon=True)
+                self._thread.start()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # a KeyboardInterrupt here must not leave the call running there
+            raise
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> T | None:
+            return await anext(items, None)
+
+        while (item := self._run(following())) is not None:
+            yield item
+
+    def room(self, room: str) -> RoomHandle:
+        return RoomHandle(self, check_name(room, "room"))
+
+    def send(self, room: str, body: Any, *, key: str | None = None) -> int:
+        return self._run(self._client.send(room, body, key=key))
+
+    def ask(self, room: str, body: Any, *, timeout: float | None = 30.0, key: str | None = None) -> Any:
+        return self._run(self._client.ask(room, body, timeout=timeout, key=key))
+
+    def outputs(self, room: str, *, after: str | None = None, follow: bool = False) -> Iterator[Output]:
+        return self._iterate(self._client.outputs(room, after=after, follow=follow))
+
+    def interrupt(
+        self,
+        *rooms: str,
+        everywhere: bool = False,
+        message: int | None = None,
+        reason: str = "",
+        by: str | None = None,
+        cid: str | None = None,
+    ) -> list[Receipt]:
+        call = self._client.interrupt(*rooms, everywhere=everywhere, message=message, reason=reason, by=by, cid=cid)
+        return self._run(call)
+
+    def stop(
+        self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
+    ) -> list[Receipt]:
+        return self._run(self._client.stop(*rooms, everywhere=everywhere, reason=reason, by=by, cid=cid))
+
+    def pause(
+        self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
+    ) -> list[Receipt]:
+        return self._run(self._client.pause(*rooms, everywhere=everywhere, reason=reason, by=by, cid=cid))
+
+    def play(
+        self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
+    ) -> list[Receipt]:
+        return self._run(self._client.play(*rooms, everywhere=everywhere, reason=reason, by=by, cid=cid))
+
+    def discard(self, room: str, message: int) -> None:
+        self._run(self._client.discard(room, message))
+
+    def requeue(self, letter_id: str) -> tuple[str, int]:
+        return self._run(self._client.requeue(letter_id))
+
+    def dead_letters(self) -> Iterator[DeadLetter]:
+        return self._iterate(self._client.dead_letters())
+
+    def status(self, room: str) -> RoomStatus:
+        return self._run(self._client.status(room))
+
+    def rooms(self) -> Iterator[RoomStatus]:
+        return self._iterate(self._client.rooms())
+
+    def overview(self) -> AgentStatus:
+        return self._run(self._client.overview())
+
+
+class RoomHandle:
+    """One room, with the client's verbs."""
+
+    def __init__(self, client: Client, room: str) -> None:
+        self._client = client
+        self.id = room
+
+    def send(self, body: Any, *, key: str | None = None) -> int:
+        return self._client.send(self.id, body, key=key)
+
+    def ask(self, body: Any, *, timeout: float | None = 30.0, key: str | None = None) -> Any:
+        return self._client.ask(self.id, body, timeout=timeout, key=key)
+
+    def outputs(self, *, after: str | None = None, follow: bool = False) -> Iterator[Output]:
+        return self._client.outputs(self.id, after=after, follow=follow)
+
+    def interrupt(
+        self, *, message: int | None = None, reason: str = "", by: str | None = None, cid: str | None = None
+    ) -> Receipt:
+        return self._client.interrupt(self.id, message=message, reason=reason, by=by, cid=cid)[0]
+
+    def stop(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
+        return self._client.stop(self.id, reason=reason, by=by, cid=cid)[0]
+
+    def pause(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
+        return self._client.pause(self.id, reason=reason, by=by, cid=cid)[0]
+
+    def play(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
+        return self._client.play(self.id, reason=reason, by=by, cid=cid)[0]
+
+    def discard(self, message: int) -> None:
+        self._client.discard(self.id, message)
+
+    def status(self) -> RoomStatus:
+        return self._client.status(self.id)

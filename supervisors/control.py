@@ -1,0 +1,117 @@
+"""The control listener: follows the control stream, applies what people wrote by hand, wakes the rooms that a signal hit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError
+
+from ..actors.transitions import Signal
+from ..protocol.connect import back_off, open_connection
+from ..protocol.errors import InvalidRequest
+from ..protocol.keys import check_name
+from ..protocol.log import log
+from ..protocol.records import Outcome, check_mode, fields, text
+from .rooms import RoomSignal
+from .service import Service
+from .worker import Worker
+
+BLOCK_MS = 2000
+COUNT = 100
+MAX_FIELD_BYTES = 4096
+YES = ("1", "yes", "true")
+
+
+class ControlListener(Service):
+    """Never lossy: it goes on from where it was, over lost connections and its own restarts. Never slow: it waits for no room."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker.context.control)
+        self._worker = worker
+        self._store = worker.context.store
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async with open_connection(self._store.redis) as connection:
+                    if self._worker.control_seen is None:
+                        cursor = await self._store.pipeline.command("HGET", self._store.keys.root, "control_cursor")
+                        self._worker.control_seen = text(cursor or b"0-0")
+                    while True:
+                        await self._read(connection)
+                        failures = 0
+            except (RedisError, OSError, TimeoutError) as error:
+                log.warning("control.lost", error=str(error))
+            await back_off(failures)
+            failures += 1
+
+    async def _read(self, connection: AbstractConnection) -> None:
+        words = ("XREAD", "COUNT", COUNT, "BLOCK", BLOCK_MS, "STREAMS", self._store.keys.control, self._worker.control_seen)
+        await connection.send_command(*words, check_health=False)
+        async with asyncio.timeout(BLOCK_MS / 1000 * 2 + 10):
+            reply = await connection.read_response()
+        for entry_id, flat in reply[0][1] if reply else []:
+            await self._entry(text(entry_id), flat)
+            self._worker.control_seen = text(entry_id)
+
+    async def _entry(self, entry: str, flat: list[bytes]) -> None:
+        row = fields(flat)
+        if "upto" in row and "outcome" in row:
+            self._wake(row)
+            return
+        try:
+            mode, rooms, options = read_signal(row)
+        except InvalidRequest as error:
+            if (await self._store.malformed(entry, str(error))).word == "ok":
+                log.warning("signal.malformed", entry=entry, error=str(error))
+            return
+        word, _ = await self._store.control(mode, rooms, cid=entry, raw=entry, **options)
+        if word == "ok":
+            log.info("signal.applied", entry=entry, mode=mode, rooms=" ".join(rooms) or "everywhere")
+
+    def _wake(self, row: Mapping[str, bytes]) -> None:
+        try:
+            upto, mode = int(row["upto"]), text(row.get("mode", b""))
+        except ValueError:  # somebody wrote by hand what only scripts write
+            return
+        if row["outcome"] != Outcome.APPLIED.encode():
+            return
+        if "room" in row:
+            self._worker.tell_rooms(RoomSignal(text(row["room"]), Signal(mode, upto)))
+        else:  # each room that it hit has an entry of its own; this one wakes those that wait
+            self._worker.tell_rooms(RoomSignal(None, Signal(mode, 0)))
+
+
+def read_signal(row: Mapping[str, bytes]) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    """Mode, rooms (none: everywhere) and options of a hand-written entry.
+
+    Raises:
+        InvalidRequest: what is wrong with it.
+    """
+    clean: dict[str, str] = {}
+    for name, value in row.items():
+        if len(name) > 64 or len(value) > MAX_FIELD_BYTES:
+            raise InvalidRequest(f"field {name[:40]!r}: too long")
+        try:
+            clean[name] = value.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest(f"field {name!r}: not UTF-8") from None
+    unknown = sorted(set(clean) - {"mode", "room", "everywhere", "message", "by", "reason"})
+    if unknown:
+        raise InvalidRequest(f"unknown field {unknown[0]!r}: want mode, room or everywhere, and message, by, reason")
+    mode = check_mode(clean.get("mode", ""))
+    everywhere = clean.get("everywhere", "").lower() in YES
+    if ("room" in clean) == everywhere:
+        raise InvalidRequest("want either room, or everywhere 1")
+    rooms = () if everywhere else (check_name(clean["room"], "room"),)
+    options: dict[str, Any] = {"by": clean.get("by", "redis-cli"), "reason": clean.get("reason", "")}
+    if "message" in clean:
+        number = clean["message"].removesuffix("-0")
+        if mode != "interrupt" or everywhere or not (number.isascii() and number.isdigit()) or len(number) > 15:
+            raise InvalidRequest("message: want a message id, on an interrupt of one room")
+        options["message"] = int(number)
+    return mode, rooms, options

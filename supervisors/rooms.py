@@ -1,0 +1,171 @@
+"""The room supervisor: starts a room when it has work here, and again when it fails; dynamic, one for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pykka
+
+from ..actors.loop_actor import LoopActor, monitor, tell
+from ..actors.mailbox import Control
+from ..actors.room import CycleFailed, Room, RoomContext
+from ..actors.transitions import Drain, Lost, Ready, Signal
+from ..protocol.log import log
+from .restart import RestartHistory, RestartPolicy
+
+# A room is never given up here: its message has a durable budget of its own. The limit only paces a room that cannot even start.
+ROOM_POLICY = RestartPolicy(intensity=1_000_000)
+
+
+class Activate(Control):
+    """The dispatcher was handed a room's entry."""
+
+    __slots__ = ("ready", "room")
+
+    def __init__(self, ready: str, room: str) -> None:
+        self.ready = ready
+        self.room = room
+
+
+class RoomSignal(Control):
+    """A signal for one room, or (``room`` None) for all."""
+
+    __slots__ = ("room", "signal")
+
+    def __init__(self, room: str | None, signal: Signal) -> None:
+        self.room = room
+        self.signal = signal
+
+
+class Owned(Control):
+    """The entries that this worker owns, after its lease had run out: rooms with another entry are lost."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self, entries: set[str]) -> None:
+        self.entries = entries
+
+
+class _Exited(Control):
+    __slots__ = ("failure", "ref", "room")
+
+    def __init__(self, room: str, ref: pykka.ActorRef[Any], failure: BaseException | None) -> None:
+        self.room = room
+        self.ref = ref
+        self.failure = failure
+
+
+@dataclass(slots=True)
+class _Child:
+    ready: str
+    ref: pykka.ActorRef[Room]
+    history: RestartHistory | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+class RoomSupervisor(LoopActor):
+    """Holds the rooms that have work on this worker. ``whereis`` and the children are for the control loop only."""
+
+    def __init__(self, context: RoomContext, start: Callable[[RoomContext, str, str], pykka.ActorRef[Room]] = Room.start) -> None:
+        super().__init__(context.control)
+        self._context = context
+        self._start_room = start
+        self._children: dict[str, _Child] = {}
+        self._draining: Drain | None = None
+        self._empty = asyncio.Event()
+
+    def whereis(self, room: str) -> pykka.ActorRef[Room] | None:
+        """The actor of a room that is at work here."""
+        child = self._children.get(room)
+        return child.ref if child is not None and child.ref.is_alive() else None
+
+    def __len__(self) -> int:
+        return len(self._children)
+
+    def on_receive(self, message: Any) -> None:
+        if isinstance(message, Activate):
+            self._activate(message)
+        elif isinstance(message, _Exited):
+            self._exited(message)
+        elif isinstance(message, RoomSignal):
+            targets = [message.room] if message.room is not None else list(self._children)
+            for room in targets:
+                tell(self.whereis(room), message.signal)
+        elif isinstance(message, Drain):
+            self._draining = message
+            for child in self._children.values():
+                tell(child.ref, message)
+        elif isinstance(message, Owned):
+            for room, child in self._children.items():
+                if child.ready not in message.entries:
+                    log.warning("room.lost", room=room)
+                    tell(child.ref, Lost())
+
+    def _activate(self, message: Activate) -> None:
+        child = self._children.get(message.room)
+        if child is None:
+            self._children[message.room] = _Child(message.ready, self._begin(message.room, message.ready))
+        elif child.ready != message.ready:
+            child.ready = message.ready
+            tell(child.ref, Ready(message.ready))
+
+    def _begin(self, room: str, ready: str) -> pykka.ActorRef[Room]:
+        self._context.slots.take()
+        ref = self._start_room(self._context, room, ready)
+        if self._draining is not None:
+            ref.tell(self._draining)
+        monitor(ref, partial(self._on_exit, room, ref))
+        return ref
+
+    def _on_exit(self, room: str, ref: pykka.ActorRef[Room], failure: BaseException | None) -> None:
+        tell(self.actor_ref, _Exited(room, ref, failure))
+
+    def _exited(self, message: _Exited) -> None:
+        child = self._children.get(message.room)
+        if child is None or child.ref is not message.ref:
+            return
+        actor = message.ref._actor_weakref()
+        claimed = actor.machine.claimed if actor is not None else child.ready
+        if message.failure is None:
+            if child.ready != claimed:  # an entry came while it was ending
+                child.ref = self._begin(message.room, child.ready)
+            else:
+                self._forget(message.room)
+            return
+        if isinstance(message.failure, CycleFailed):
+            self._restart(message.room, child)  # on record: the claim will say how long to wait
+            return
+        child.history = child.history or RestartHistory(ROOM_POLICY)
+        delay_s = child.history.next_delay_s(self.loop.loop.time()) or 0.0
+        log.error("room.crashed", room=message.room, restart_in_s=round(delay_s, 3), exc_info=message.failure)
+        child.timer = self.loop.loop.call_later(delay_s, self._restart, message.room, child)
+
+    def _restart(self, room: str, child: _Child) -> None:
+        if self._children.get(room) is child and not self.actor_stopped.is_set():
+            child.ref = self._begin(room, child.ready)
+
+    def _forget(self, room: str) -> None:
+        del self._children[room]
+        if not self._children:
+            self._empty.set()
+
+    async def wait_empty(self) -> None:
+        """Wait until no room is at work here."""
+        while self._children:
+            self._empty.clear()
+            await self._empty.wait()
+
+    def on_stop(self) -> None:
+        """The rooms end with their supervisor. Redis knows where they were: whoever comes next replays them."""
+        for child in self._children.values():
+            if child.timer is not None:
+                child.timer.cancel()
+            if child.ref.is_alive():
+                child.ref.stop(block=False)
+
+    def on_failure(self, *_: object) -> None:
+        self.on_stop()

@@ -1,0 +1,243 @@
+"""The actor system: one worker, embedded in any program or run by the supervisor process."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import socket
+import threading
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import pykka
+
+from ..actors.agent import Agent, inspect_agent
+from ..actors.loop import LoopThread
+from ..actors.loop_actor import monitor
+from ..actors.room import RoomContext
+from ..actors.runner import Runner
+from ..actors.slots import Slots
+from ..actors.transitions import Drain
+from ..protocol.client import DEFAULT_REDIS
+from ..protocol.connect import check_server, connect, translate, without_password
+from ..protocol.errors import GreenroomError, InvalidRequest, Superseded
+from ..protocol.keys import Keys, check_name
+from ..protocol.log import log
+from ..protocol.store import Store
+from .control import ControlListener
+from .dispatcher import Dispatcher
+from .rooms import RoomSupervisor
+from .supervisor import ChildSpec, Strategy, Supervisor
+from .worker import Worker, WorkerLease, describe_process
+
+DEFAULT_GRACE = timedelta(seconds=25)
+DEFAULT_LEASE = timedelta(seconds=5)
+START_PATIENCE_S = 10.0
+LEAVE_S = 2.0
+
+
+class ActorSystem:
+    """Runs the rooms of one agent in this process, on two threads of its own.
+
+    It takes nothing over: no signal handlers, no logging configuration, no event-loop policy.
+
+    Args:
+        agent_class: a subclass of ``Agent``; one instance of it is made, on ``start``.
+        agent: the agent's name, the namespace of all its rooms.
+        redis: ``redis://``, ``rediss://`` or ``unix://`` URL.
+        name: this worker's name; with the same name as before, a restarted worker takes its rooms back at once. By default the
+            host's name and the process id, which waits for the lease instead.
+        max_rooms: how many rooms may be at work at once.
+        lease: how long a worker that is gone keeps its rooms, 1 s or more.
+
+    Raises:
+        AgentError, InvalidRequest: an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        agent_class: type[Agent],
+        *,
+        agent: str,
+        redis: str = DEFAULT_REDIS,
+        name: str | None = None,
+        max_rooms: int = 1000,
+        lease: timedelta = DEFAULT_LEASE,
+    ) -> None:
+        self._spec = inspect_agent(agent_class)
+        self._keys = Keys(agent)
+        self.name = check_name(f"{socket.gethostname()}-{os.getpid()}" if name is None else name, "worker name")
+        if not isinstance(max_rooms, int) or isinstance(max_rooms, bool) or max_rooms < 1:
+            raise InvalidRequest(f"max_rooms: want a whole number of 1 or more, got {max_rooms!r}")
+        if not isinstance(lease, timedelta) or lease < timedelta(seconds=1):
+            raise InvalidRequest(f"lease: want a timedelta of 1 s or more, got {lease!r}")
+        connect(redis)  # a URL that is none is refused here and not on another thread
+        self._url = redis
+        self._max_rooms = max_rooms
+        self._lease = lease
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._lock = threading.Lock()
+        self._started = False
+        self._stopping = False
+
+    # Start. ---------------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Connect, join, and begin to work.
+
+        Raises:
+            RedisUnavailable, RedisRefused: Redis cannot be used; nothing was started.
+            GreenroomError: it was started before.
+        """
+        with self._lock:
+            if self._started:
+                raise GreenroomError("an ActorSystem is started once: make a new one")
+            self._started = True
+        agent = self._spec.agent_class()
+        self._control = LoopThread("greenroom-control")
+        self._user = LoopThread("greenroom-user")
+        self._control.start()
+        self._user.start()
+        try:
+            self._control.run(self._begin(agent)).result()
+        except BaseException:
+            self._control.run(self._store.close()).result()
+            self._end_threads()
+            self._ended.set_result(None)
+            raise
+        return self
+
+    async def _begin(self, agent: Agent) -> None:
+        self._redis = connect(self._url)
+        self._store = Store(self._redis, self._keys)
+        for warning in await check_server(self._redis):
+            log.warning("redis.check", warning=warning)
+        context = RoomContext(
+            control=self._control,
+            store=self._store,
+            runner=Runner(self._spec, agent, self._user),
+            spec=self._spec,
+            slots=Slots(self._max_rooms),
+            worker=self.name,
+        )
+        self._worker = Worker(context, self._lease.total_seconds(), self._superseded, about=describe_process())
+        try:
+            async with asyncio.timeout(START_PATIENCE_S):
+                await self._worker.beat()
+        except TimeoutError as error:
+            raise translate(error) from None
+        worker = self._worker
+
+        def start_rooms() -> pykka.ActorRef[RoomSupervisor]:
+            worker.rooms = RoomSupervisor.start(context)
+            return worker.rooms
+
+        specs = [
+            ChildSpec("lease", lambda: WorkerLease.start(worker)),
+            ChildSpec("rooms", start_rooms),
+            ChildSpec("control", lambda: ControlListener.start(worker)),
+            ChildSpec("dispatcher", lambda: Dispatcher.start(worker)),
+        ]
+        self._root: pykka.ActorRef[Supervisor] = Supervisor.start(self._control, specs, strategy=Strategy.REST_FOR_ONE)
+        monitor(self._root, self._root_ended)
+        url = without_password(self._url)
+        log.info("worker.started", agent=self._keys.agent, worker=self.name, incarnation=context.incarnation, redis=url)
+
+    def _root_ended(self, failure: BaseException | None) -> None:
+        if failure is not None:
+            log.error("worker.failed", worker=self.name, error=failure)
+            self._fail(failure)
+
+    def _superseded(self, error: Superseded) -> None:
+        log.error("worker.superseded", worker=self.name)
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """On the control loop: the worker cannot go on. Whoever waits is told."""
+        if not self._ended.done():
+            self._ended.set_exception(error)
+
+    # End. -----------------------------------------------------------------------------------------
+
+    def stop(self, grace: timedelta = DEFAULT_GRACE) -> None:
+        """Take no new work, let cycles finish within ``grace``, give the rest back with their attempt refunded, and leave.
+
+        May be called from any thread but the agent's own, and more than once; a later call waits for the first.
+        """
+        with self._lock:
+            first = self._started and not self._stopping
+            self._stopping = True
+        if not first:
+            return
+        failed = self._ended.done()
+        try:
+            self._control.run(self._finish(0.0 if failed else grace.total_seconds())).result()
+        finally:
+            self._end_threads()
+            if not self._ended.done():
+                self._ended.set_result(None)
+        log.info("worker.stopped", worker=self.name)
+
+    async def _finish(self, grace_s: float) -> None:
+        root = self._root._actor_weakref()
+        if root is not None and self._root.is_alive():
+            await root.stop_child("dispatcher")
+            await self._drain(grace_s)
+            await root.shut_down()
+        if self._store.pipeline.connected:
+            try:
+                async with asyncio.timeout(LEAVE_S):
+                    await self._store.leave(self.name, self._worker.context.incarnation)
+            except (TimeoutError, GreenroomError) as error:
+                log.warning("worker.left_badly", worker=self.name, error=error)
+        await self._store.close()
+        await self._redis.aclose()
+
+    async def _drain(self, grace_s: float) -> None:
+        rooms = self._worker.rooms._actor_weakref() if self._worker.rooms is not None else None
+        if rooms is None:
+            return
+        # After the grace every cycle is aborted; one that does not end is detached, so a bound exists for all of them.
+        for drain, limit_s in ((Drain(now=False), grace_s), (Drain(now=True), self._spec.abort_timeout_s + LEAVE_S)):
+            self._worker.tell_rooms(drain)
+            try:
+                async with asyncio.timeout(limit_s):
+                    await rooms.wait_empty()
+                return
+            except TimeoutError:
+                continue
+        log.warning("worker.rooms_left", rooms=len(rooms))
+
+    def _end_threads(self) -> None:
+        self._user.stop()
+        self._control.stop()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the system has ended; answer whether it has within ``timeout`` seconds.
+
+        Raises:
+            Superseded, BudgetSpent, …: why it ended by itself. ``stop`` is still to be called.
+        """
+        try:
+            self._ended.result(timeout)
+        except concurrent.futures.TimeoutError:
+            return False
+        return True
+
+    # Context managers. ----------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.start)
+
+    async def __aexit__(self, *_: Any) -> None:
+        await asyncio.to_thread(self.stop)

@@ -1,0 +1,92 @@
+"""What the parts of one worker share, and its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pykka
+
+from ..actors.loop_actor import tell
+from ..actors.room import RoomContext
+from ..protocol.errors import Superseded
+from ..protocol.log import log
+from ..protocol.store import Beat
+from .rooms import RoomSupervisor
+from .service import Service
+
+BEATS_A_LEASE = 3
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker: its rooms' context, its lease, and the parts of it that the others talk to. Control loop only."""
+
+    context: RoomContext
+    lease_s: float
+    on_superseded: Callable[[Superseded], None]
+    control_seen: str | None = None  # how far the control stream was read, over restarts of the listener
+    rescan: bool = True  # whether the dispatcher is to look through what this worker owns already
+    lapsed: bool = False  # whether the lease had run out since that was done last
+    rooms: pykka.ActorRef[RoomSupervisor] | None = None
+    instance: str = ""
+    about: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.context.worker
+
+    def tell_rooms(self, message: Any) -> None:
+        tell(self.rooms, message)
+
+    async def beat(self) -> Beat:
+        """Join, or renew the lease.
+
+        Raises:
+            Superseded: a newer worker of this name exists.
+        """
+        context = self.context
+        beat = await context.store.heartbeat(
+            context.worker,
+            context.incarnation or None,
+            lease_ms=int(self.lease_s * 1000),
+            instance=self.instance or uuid.uuid4().hex,
+            about={**self.about, "rooms": str(context.slots.used)},
+        )
+        if beat.word == "superseded":
+            raise Superseded(
+                f"a newer worker named {context.worker} has taken over: give each worker a name of its own, or end the other"
+            )
+        context.incarnation, self.instance = beat.incarnation, beat.instance
+        return beat
+
+
+def describe_process() -> dict[str, str]:
+    """What a worker's heartbeat says about its process."""
+    return {"pid": str(os.getpid()), "host": socket.gethostname()}
+
+
+class WorkerLease(Service):
+    """Renews the lease. A newer worker of the same name ends this one; a lease that had run out has the rooms looked through."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker.context.control)
+        self._worker = worker
+
+    async def run(self) -> None:
+        worker = self._worker
+        while True:
+            try:
+                beat = await worker.beat()
+            except Superseded as error:
+                worker.on_superseded(error)
+                return
+            if beat.word == "lapsed":
+                log.warning("worker.lapsed", worker=worker.name, lease_s=worker.lease_s)
+                worker.rescan = worker.lapsed = True
+            await asyncio.sleep(worker.lease_s / BEATS_A_LEASE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from ..protocol import codec
@@ -122,10 +122,8 @@ class Cycle(BaseCycle):
                 answered.set_result(None) if error is None else answered.set_exception(error)
 
         def done(error: BaseException | None) -> None:
-            try:
+            with suppress(RuntimeError):  # the loop has ended with whoever waited
                 loop.call_soon_threadsafe(settle, error)
-            except RuntimeError:  # the loop has ended with whoever waited
-                pass
 
         self._link.begin(effect, done)
         await answered

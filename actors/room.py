@@ -21,12 +21,15 @@ from .slots import Slots
 from .transitions import (
     Abort,
     BackoffOver,
+    Cancelled,
     Claim,
     Commit,
     Crash,
     Detach,
     Effect,
     End,
+    Failed,
+    Finished,
     Refused,
     Release,
     RoomMachine,
@@ -156,7 +159,10 @@ class Room(LoopActor):
     def _start_cycle(self, effect: Start) -> None:
         context, grant = self._context, effect.grant
         link = CycleLink(context.control, context.store, self.room, grant.ticket, self._refused)
-        self._run = context.runner.start(grant, self._state, link, partial(tell, self.actor_ref))
+        self._run = context.runner.start(grant, self._state, link, self._report)
+
+    def _report(self, event: Finished | Failed | Cancelled) -> None:
+        tell(self.actor_ref, event)
 
     def _refused(self, ticket: int, why: str) -> None:
         tell(self.actor_ref, Refused(ticket, why))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
 from ..protocol.store import Answer, Grant, Settlement
 from .mailbox import Control
@@ -219,23 +218,32 @@ class RoomMachine:
     def start(self) -> list[Effect]:
         return [Claim(self.claimed)]
 
-    def handle(self, event: Event) -> list[Effect]:
-        handlers = {
-            Taken: self._taken,
-            Finished: self._finished,
-            Failed: self._failed,
-            Cancelled: self._cancelled,
-            BackoffOver: self._backoff_over,
-            Signal: self._signal,
-            Refused: self._refused,
-            TooSlow: self._too_slow,
-            Lost: self._lost,
-            Ready: self._ready,
-            Drain: self._drain,
-        }
+    def handle(self, event: Event) -> list[Effect]:  # noqa: C901  # one case an event
         if self.state is State.ENDED:
             return []
-        return handlers[type(event)](event)  # type: ignore[operator]  # each handler takes its own key's type
+        match event:
+            case Taken():
+                return self._taken(event)
+            case Finished():
+                return self._finished(event)
+            case Failed():
+                return self._failed(event)
+            case Cancelled():
+                return self._cancelled(event)
+            case Signal():
+                return self._signal(event)
+            case Refused():
+                return self._refused(event)
+            case TooSlow():
+                return self._too_slow(event)
+            case Ready():
+                return self._ready(event)
+            case Drain():
+                return self._drain(event)
+            case Lost():
+                return self._abort("fenced") if self.state is State.RUNNING else []
+            case BackoffOver():
+                return self._claim() if self.state is State.WAITING else []
 
     def _runs(self, ticket: int) -> bool:
         live = self.state in (State.RUNNING, State.ABORTING)
@@ -351,15 +359,9 @@ class RoomMachine:
             return []
         return self._abort(event.why)
 
-    def _lost(self, event: Lost) -> list[Effect]:
-        return self._abort("fenced") if self.state is State.RUNNING else []
-
     def _ready(self, event: Ready) -> list[Effect]:
         self.ready = event.ready
         return self._claim() if self.state is State.WAITING and self.ready != self.claimed else []
-
-    def _backoff_over(self, event: BackoffOver) -> list[Effect]:
-        return self._claim() if self.state is State.WAITING else []
 
     def _drain(self, event: Drain) -> list[Effect]:
         self.draining = True

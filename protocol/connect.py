@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from redis import exceptions as redis_errors
@@ -77,7 +78,7 @@ def translate(error: BaseException) -> RedisError:
 @asynccontextmanager
 async def open_connection(redis: Redis) -> AsyncIterator[AbstractConnection]:
     """One connection of one's own, for what a pool's borrow-and-return does not fit: pipelines and blocking reads."""
-    connection = redis.connection_pool.make_connection()
+    connection: Any = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
     try:
         await connection.connect()
         yield connection

@@ -1,7 +1,8 @@
 """Scripts on one connection: those of one tick leave in one write, and a lost connection repeats them in order.
 
-Every script is safe to send twice, which is what makes repeating right. Two batches may be under way, so that Redis works on one
-while the replies of the other are handled; a batch is small, so that a signal of another client never waits long behind it.
+Every script is safe to send twice, which is what makes repeating right. Two batches may be under way, so that Redis works on
+one while the replies of the other are handled; a batch is small, so that a signal of another client never waits long behind
+it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import hiredis
-
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
@@ -24,12 +24,11 @@ from .log import log
 from .scripts import scripts
 
 T = TypeVar("T")
+Word = str | bytes | int
 
 BATCH = 50
 WINDOW = 2 * BATCH
 REPLY_TIMEOUT_S = 15.0  # a server that owes a reply for longer is taken for lost; a blocked script reports BUSY after 5 s
-
-
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +36,11 @@ class _Request:
     packed: bytes
     decode: Callable[[Any], Any] | None
     reply: asyncio.Future[Any]
+
+
+def _pack(*words: Word) -> bytes:
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its stub knows tuples of one word only
+    return packed
 
 
 class Pipeline:
@@ -62,20 +66,22 @@ class Pipeline:
         self.reconnects = 0
         self._shas = {name: script.sha.encode() for name, script in scripts().items()}
 
-    def run(
-        self, script: str, *args: str | bytes | int, decode: Callable[[Any], T] | None = None
-    ) -> asyncio.Future[T]:
+    def run(self, script: str, *args: Word, decode: Callable[[Any], T]) -> asyncio.Future[T]:
         """Run a script; the future holds its answer, decoded, or a RedisError."""
         return self.command("EVALSHA", self._shas[script], 1, self._root, *args, decode=decode)
 
-    def command(self, *words: str | bytes | int, decode: Callable[[Any], T] | None = None) -> asyncio.Future[T]:
+    @overload
+    def command(self, *words: Word) -> asyncio.Future[Any]: ...
+    @overload
+    def command(self, *words: Word, decode: Callable[[Any], T]) -> asyncio.Future[T]: ...
+    def command(self, *words: Word, decode: Callable[[Any], Any] | None = None) -> asyncio.Future[Any]:
         """Send a plain command, which must be safe to repeat."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         if self._closed:
             reply.set_exception(RedisUnavailable("this connection is closed"))
             return reply
-        self._waiting.append(_Request(hiredis.pack_command(words), decode, reply))
+        self._waiting.append(_Request(_pack(*words), decode, reply))
         if self._task is None:
             self._task = loop.create_task(self._keep_connected(), name="greenroom-pipeline")
         self._wake.set()
@@ -132,7 +138,7 @@ class Pipeline:
             failures += 1
 
     async def _load(self, connection: AbstractConnection) -> None:
-        packed = b"".join(hiredis.pack_command(("SCRIPT", "LOAD", script.text)) for script in scripts().values())
+        packed = b"".join(_pack("SCRIPT", "LOAD", script.text) for script in scripts().values())
         async with asyncio.timeout(REPLY_TIMEOUT_S):
             await connection.send_packed_command([packed], check_health=False)
             for _ in scripts():

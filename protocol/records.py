@@ -236,8 +236,9 @@ def read_hold(row: Mapping[str, str]) -> Hold | None:
     """Why the room or agent of this hash is held, or None."""
     if not row.get("mode"):
         return None
-    return Hold.model_validate({name: row[f"mode_{name}"] for name in ("by", "reason", "at", "cid") if f"mode_{name}" in row}
-                               | {"mode": row["mode"]})
+    return Hold.model_validate(
+        {name: row[f"mode_{name}"] for name in ("by", "reason", "at", "cid") if f"mode_{name}" in row} | {"mode": row["mode"]}
+    )
 
 
 def read_status(room: str, entry: Mapping[bytes, bytes], waiting: int) -> RoomStatus:

@@ -34,8 +34,8 @@ class Terms:
 class Grant:
     """Leave to run one cycle: its ticket fences every effect.
 
-    ``abort`` is not empty when the cycle was aborted before this answer arrived. ``state`` is the room's state when this answers
-    a claim, else None: whoever held the room has it.
+    ``abort`` is not empty when the cycle was aborted before this answer arrived. ``state`` is the room's state when this
+    answers a claim, else None: whoever held the room has it.
     """
 
     message: Message

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
@@ -19,8 +18,6 @@ from .connect import back_off, open_connection
 from .log import log
 
 QUIET_S = 10.0  # after this long without a word from the server it is asked for one, and after twice as long given up
-
-
 
 
 class Wakeups:

@@ -26,7 +26,7 @@ YES = ("1", "yes", "true")
 
 
 class ControlListener(Service):
-    """Never lossy: it goes on from where it was, over lost connections and its own restarts. Never slow: it waits for no room."""
+    """Never lossy: it goes on from where it was, over lost connections and restarts. Never slow: it waits for no room."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker.context.control)

@@ -22,6 +22,9 @@ class Restart(StrEnum):
         return self is Restart.PERMANENT or (self is Restart.TRANSIENT and failure is not None)
 
 
+_BACKOFF = Backoff(first=timedelta(milliseconds=50), most=timedelta(seconds=5))
+
+
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     """At most ``intensity`` restarts within ``period``; each waits as ``backoff`` says, from its first step again once the
@@ -30,7 +33,7 @@ class RestartPolicy:
 
     intensity: int = 5
     period: timedelta = timedelta(seconds=30)
-    backoff: Backoff = Backoff(first=timedelta(milliseconds=50), most=timedelta(seconds=5))
+    backoff: Backoff = _BACKOFF
 
 
 @dataclass(slots=True)

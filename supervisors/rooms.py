@@ -17,7 +17,7 @@ from ..actors.transitions import Drain, Lost, Ready, Signal
 from ..protocol.log import log
 from .restart import RestartHistory, RestartPolicy
 
-# A room is never given up here: its message has a durable budget of its own. The limit only paces a room that cannot even start.
+# A room is never given up here: its message has a durable budget of its own, and the back-off paces what cannot even start.
 ROOM_POLICY = RestartPolicy(intensity=1_000_000)
 
 
@@ -70,7 +70,9 @@ class _Child:
 class RoomSupervisor(LoopActor):
     """Holds the rooms that have work on this worker. ``whereis`` and the children are for the control loop only."""
 
-    def __init__(self, context: RoomContext, start: Callable[[RoomContext, str, str], pykka.ActorRef[Room]] = Room.start) -> None:
+    def __init__(
+        self, context: RoomContext, start: Callable[[RoomContext, str, str], pykka.ActorRef[Room]] = Room.start
+    ) -> None:
         super().__init__(context.control)
         self._context = context
         self._start_room = start

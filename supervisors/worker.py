@@ -72,7 +72,7 @@ def describe_process() -> dict[str, str]:
 
 
 class WorkerLease(Service):
-    """Renews the lease. A newer worker of the same name ends this one; a lease that had run out has the rooms looked through."""
+    """Renews the lease. A newer worker of this name ends this one; a lease that had run out has the rooms looked through."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(worker.context.control)

@@ -5,22 +5,33 @@
 -- Events: room.adopted
 local worker, most = ARGV[1], tonumber(ARGV[2])
 local moved = 0
-for _, other in ipairs(call('SMEMBERS', G .. ':workers')) do
-  if other ~= worker and call('EXISTS', G .. ':worker:' .. other) == 0 then
-    local pending = moved < most and call('XPENDING', READY, GROUP, '-', '+', most - moved, other) or {}
-    for _, row in ipairs(pending) do
-      local entry = call('XCLAIM', READY, GROUP, worker, 0, row[1])[1]
-      if entry then
-        local room = entry[2][2]
-        if call('HGET', room_key(room), 'ready') == row[1] then call('HSET', room_key(room), 'owner', worker) end
-        event('room.adopted', 'room', room, 'worker', worker, 'from', other)
-      else call('XACK', READY, GROUP, row[1]) end
-      moved = moved + 1
-    end
-    if #call('XPENDING', READY, GROUP, '-', '+', 1, other) == 0 then
-      call('XGROUP', 'DELCONSUMER', READY, GROUP, other)
-      call('SREM', G .. ':workers', other)
-    end
+
+local function is_dead(other) return other ~= worker and call('EXISTS', G .. ':worker:' .. other) == 0 end
+local function owns_nothing(other) return #call('XPENDING', READY, GROUP, '-', '+', 1, other) == 0 end
+
+local function adopt(other)
+  local pending = moved < most and call('XPENDING', READY, GROUP, '-', '+', most - moved, other) or {}
+  for _, row in ipairs(pending) do
+    local entry = call('XCLAIM', READY, GROUP, worker, 0, row[1])[1]
+    if entry then
+      local room = entry[2][2]
+      if call('HGET', room_key(room), 'ready') == row[1] then call('HSET', room_key(room), 'owner', worker) end
+      event('room.adopted', 'room', room, 'worker', worker, 'from', other)
+    else call('XACK', READY, GROUP, row[1]) end
+    moved = moved + 1
   end
+end
+
+-- The group's own list of who may own rooms: a worker whose lease ran out may read a ready entry once more after it was
+-- taken off G:workers, and end before it finds out.
+for _, consumer in ipairs(call('XINFO', 'CONSUMERS', READY, GROUP)) do
+  local other = consumer[2]
+  if is_dead(other) then
+    adopt(other)
+    if owns_nothing(other) then call('XGROUP', 'DELCONSUMER', READY, GROUP, other) end
+  end
+end
+for _, other in ipairs(call('SMEMBERS', G .. ':workers')) do
+  if is_dead(other) and owns_nothing(other) then call('SREM', G .. ':workers', other) end
 end
 return { 'ok', moved }

@@ -17,6 +17,11 @@ if h.ready ~= ready then
   call('XDEL', READY, ready)
   return { 'stale', '' }
 end
+-- The requests that claimed by this ready entry, newest first: one of them that arrives once more, late, must neither bury the
+-- cycle that is live now nor take a grant that nobody waits for.
+local claims = h.claims or ''
+if (' ' .. claims .. ' '):find(' ' .. request .. ' ', 1, true) then return { 'lost', '' } end
+h.claims = (request .. ' ' .. claims):sub(1, CLAIMS_BYTES)
 if h.cycle then bury(h) end
 local answer = take(h, { request = request, worker = worker, max_attempts = ARGV[6], shielded = ARGV[7] })
 if answer[1] == 'grant' then answer[8] = call('GET', room_key(room) .. ':state') end

@@ -5,6 +5,7 @@ local G = KEYS[1]
 local call = redis.call
 
 local FORGET_S = 60 -- how long a room's hash outlives its work, for requests that are sent again
+local CLAIMS_BYTES = 512 -- of the claims of a ready entry that are remembered, about a dozen
 local SIGNAL_TTL_S = 86400 -- how long a signal's receipt is kept
 local OUTBOX_MAX, OUTBOX_TTL_S = 1000, 604800 -- outputs kept a room (about), and for how long after the last
 local EVENTS_MAX, CONTROL_MAX = 10000, 10000 -- entries kept (about)
@@ -85,7 +86,7 @@ end
 -- The room. -----------------------------------------------------------------------------------------
 
 local FIELDS = { 'phase', 'mode', 'owner', 'ready', 'processing', 'attempt', 'claimed_at', 'cycle', 'seq', 'shield',
-  'abort', 'deferred', 'retry_at', 'last_error', 'settled', 'request', 'answer' }
+  'abort', 'deferred', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims' }
 
 local function load(room)
   local values = call('HMGET', room_key(room), unpack(FIELDS))
@@ -125,7 +126,7 @@ local function unready(h)
     call('XACK', READY, GROUP, h.ready)
     call('XDEL', READY, h.ready)
   end
-  h.ready, h.owner = nil, nil
+  h.ready, h.owner, h.claims = nil, nil, nil
 end
 
 local function end_cycle(h)

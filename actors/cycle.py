@@ -39,7 +39,8 @@ class CycleLink:
 
     def begin(self, effect: Callable[[], asyncio.Future[Answer]], done: Done) -> None:
         """Start an effect, and call ``done`` on the control loop with None or what to raise."""
-        self._control.post(self._begin, effect, done)
+        if not self._control.post(self._begin, effect, done):
+            done(CycleEnded("fenced"))  # the worker has ended
 
     def _begin(self, effect: Callable[[], asyncio.Future[Answer]], done: Done) -> None:
         if self.ended:
@@ -81,7 +82,6 @@ class BaseCycle:
         self._stored = state
         self._link = link
         self._shields = 0
-        self._cancelled = False
 
     @property
     def room(self) -> str:
@@ -95,12 +95,7 @@ class BaseCycle:
     @property
     def cancelled(self) -> bool:
         """Whether the cycle has been told to end. It stays so."""
-        return self._cancelled
-
-    def cancel(self, why: str) -> None:
-        """For the runner: nothing more is accepted of this cycle."""
-        self._cancelled = True
-        self._link.ended = self._link.ended or why
+        return bool(self._link.ended)
 
     def state_argument(self) -> bytes:
         """For the runner: what commit is to do with the state."""

@@ -19,12 +19,14 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.loop = asyncio.new_event_loop()
+        self.loop: asyncio.AbstractEventLoop  # from start on
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._posted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._woken = False
+        self._ended = False
 
     def start(self) -> None:
+        self.loop = asyncio.new_event_loop()
         self._thread.start()
 
     def stop(self) -> None:
@@ -51,6 +53,8 @@ class LoopThread:
                 self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
+            self._ended = True
+            self._drain()  # what was posted before anyone could know
             self.loop.close()
 
     @property
@@ -58,8 +62,10 @@ class LoopThread:
         """Whether the caller runs on this thread."""
         return threading.get_ident() == self._thread.ident
 
-    def post(self, callback: Callable[..., Any], *args: Any) -> None:
-        """Have ``callback(*args)`` called on the loop, in the order of posting. Safe from any thread."""
+    def post(self, callback: Callable[..., Any], *args: Any) -> bool:
+        """Have ``callback(*args)`` called on the loop, in the order of posting; answer whether it lives. From any thread."""
+        if self._ended:
+            return False
         self._posted.append((callback, args))
         if not self._woken:
             self._woken = True
@@ -68,8 +74,9 @@ class LoopThread:
                     self.loop.call_soon(self._drain)
                 else:
                     self.loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop has ended: so has everything that could want this
-                self._woken = False
+            except RuntimeError:
+                return False
+        return True
 
     def _drain(self) -> None:
         # Reset before taking: whoever posts from here on wakes the loop once more, so nothing stays behind.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -58,6 +57,7 @@ class RoomContext:
     slots: Slots
     worker: str
     incarnation: int = 0
+    active: dict[str, str] = field(default_factory=dict)  # the rooms at work here, and the ready entry of each
     detached: int = 0  # cycles whose code was left behind, still running
 
 
@@ -81,18 +81,6 @@ class Room(LoopActor):
         self._run: Run | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_slot = True
-        self._acts: dict[type[Effect], Callable[[Any], None]] = {
-            Claim: self._claim,
-            Start: self._start_cycle,
-            Abort: self._abort,
-            Detach: self._detach,
-            Commit: self._commit,
-            Settle: self._settle,
-            Release: self._release,
-            Wait: self._wait,
-            End: self._end_room,
-            Crash: self._crash,
-        }
 
     def __str__(self) -> str:
         return f"Room({self.room})"
@@ -126,7 +114,30 @@ class Room(LoopActor):
 
     def _act(self, effects: list[Effect]) -> None:
         for effect in effects:
-            self._acts[type(effect)](effect)
+            self._do(effect)
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Claim():
+                self._claim(effect)
+            case Start():
+                self._start_cycle(effect)
+            case Commit():
+                self._commit(effect)
+            case Settle():
+                self._settle(effect)
+            case Abort():
+                self._abort(effect)
+            case Detach():
+                self._detach(effect)
+            case Release():
+                self._expect(self._context.store.release(self.room, worker=self._context.worker, ready=effect.ready))
+            case Wait():
+                self._wait(effect)
+            case End():
+                self._stop()
+            case Crash():
+                raise CycleFailed(effect.error)
 
     def _keep_state(self, answer: Grant | Answer) -> None:
         """What was committed is the room's state from now on; a claim answers with what Redis has."""
@@ -143,7 +154,9 @@ class Room(LoopActor):
         future.add_done_callback(self._answered)
 
     def _answered(self, future: asyncio.Future[Any]) -> None:
-        error = None if future.cancelled() else future.exception()
+        if future.cancelled():
+            return
+        error = future.exception()
         tell(self.actor_ref, _Broken(error) if error else Taken(future.result()))
 
     def _claim(self, effect: Claim) -> None:
@@ -193,9 +206,6 @@ class Room(LoopActor):
         call = partial(context.store.settle, self.room, effect.ticket, effect.how, take_next=effect.take_next)
         self._expect(call(terms=context.spec.terms, error=effect.error, retry_ms=retry_ms))
 
-    def _release(self, effect: Release) -> None:
-        self._expect(self._context.store.release(self.room, worker=self._context.worker, ready=effect.ready))
-
     def _wait(self, effect: Wait) -> None:
         self._has_slot = False
         self._context.slots.give()
@@ -216,9 +226,3 @@ class Room(LoopActor):
         self._has_slot = True
         tell(self.actor_ref, BackoffOver())
         return True
-
-    def _end_room(self, effect: End) -> None:
-        self._stop()
-
-    def _crash(self, effect: Crash) -> None:
-        raise CycleFailed(effect.error)

@@ -9,7 +9,7 @@ from contextlib import aclosing, closing
 from typing import Any
 
 from ..protocol import codec
-from ..protocol.errors import CycleEnded, Reject
+from ..protocol.errors import Reject
 from ..protocol.log import log
 from ..protocol.store import Grant
 from .agent import Agent, AgentSpec, Runs
@@ -31,16 +31,11 @@ class Run:
         self._state = state
         self._link = link
         self._report = report
-        self._cycle: BaseCycle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._aborted = ""
 
     def abort(self, why: str) -> None:
         """Tell the code to end. From any thread, and as often as you like."""
         self._link.ended = self._link.ended or why
-        self._aborted = why
-        if self._cycle is not None:
-            self._cycle.cancel(why)
         self._runner.user.post(self._cancel)
 
     def _cancel(self) -> None:
@@ -50,7 +45,7 @@ class Run:
     def begin(self) -> None:
         """On the user loop: start the code."""
         ticket = self._grant.ticket
-        if self._aborted:
+        if self._link.ended:
             self._report(Cancelled(ticket))
             return
         if self._runner.spec.runs.on_loop:
@@ -62,7 +57,7 @@ class Run:
 
     async def _on_loop(self) -> None:
         try:
-            cycle = self._cycle = Cycle(self._grant, self._state, self._link)
+            cycle = Cycle(self._grant, self._state, self._link)
             handler = self._runner.agent.respond(self._grant.message, cycle)
             reply = None
             if self._runner.spec.runs is Runs.COROUTINE:
@@ -80,9 +75,7 @@ class Run:
 
     def _in_thread(self) -> None:
         try:
-            cycle = self._cycle = ThreadCycle(self._grant, self._state, self._link)
-            if self._aborted:
-                cycle.cancel(self._aborted)
+            cycle = ThreadCycle(self._grant, self._state, self._link)
             handler = self._runner.agent.respond(self._grant.message, cycle)
             reply = handler
             if self._runner.spec.runs is Runs.GENERATOR:
@@ -100,10 +93,9 @@ class Run:
 
     def _failed(self, error: BaseException) -> Failed | Cancelled:
         ticket, message = self._grant.ticket, self._grant.message
-        if isinstance(error, CycleEnded) and self._link.ended:
+        if self._link.ended:  # what it raises on its way out is no failure: Redis knows why the cycle has ended
             return Cancelled(ticket)
-        if not self._aborted:
-            log.warning("cycle.failed", room=message.room, message=message.id, attempt=message.attempt, exc_info=error)
+        log.warning("cycle.failed", room=message.room, message=message.id, attempt=message.attempt, exc_info=error)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Failed(ticket, text[:MAX_ERROR_CHARS], rejected=isinstance(error, Reject))
 

@@ -84,6 +84,10 @@ class Superseded(RedisError):
     """A newer worker of the same name has taken over; this one has ended."""
 
 
+class RedisEmptied(RedisError):
+    """Redis has lost the agent's data while the worker ran; it must not be taken for "everything plays"."""
+
+
 # The author of the agent must act. -------------------------------------------------------------------
 
 

@@ -128,6 +128,8 @@ class Pipeline:
                     self._fail(translate(error))
             except ResponseError as error:
                 self._fail(translate(error))
+            except Exception:  # a reply that is no Redis protocol, say: nothing may end this loop
+                log.exception("redis.confused")
             self.connected = False
             if not (self._waiting or self._sent) and self._patience_s is not None:
                 self._wake.clear()

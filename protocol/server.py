@@ -30,7 +30,6 @@ STOP_DEADLINE_S = 10.0
 _POLL_S = 0.02
 _PROBE_TIMEOUT_S = 2.0
 _FRESH_PORTS = 5
-_PORT_TAKEN = ("bind: Address already in use", "Failed listening on port")
 
 StrPath = str | os.PathLike[str]
 
@@ -87,7 +86,7 @@ class RedisServer:
         self.directory = Path(directory).resolve()
         self._executable = executable
         self._options = ("--appendonly", "yes" if appendonly else "no", "--appendfsync", "everysec", "--save", "", *extra)
-        self._port_file = self.directory / "port"
+        self._port_file = self.directory / "port"  # of the server that runs, or ran last
         self._log_file = self.directory / "redis.log"
         self._child: subprocess.Popen[bytes] | None = None
         self.port = self.pid = 0
@@ -110,7 +109,7 @@ class RedisServer:
         Raises:
             RedisUnavailable: no executable, it ended at once (with its last log lines), or not ready in 60 s.
         """
-        if self._child is not None and self._child.poll() is not None:
+        if self._child and self._child.poll() is not None:
             self.stop()
         deadline = time.monotonic() + START_DEADLINE_S
         while not self.pid:
@@ -142,16 +141,10 @@ class RedisServer:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not any(map(self._ready, self._recorded_ports())):
+                if not any(map(self._ready, _ports_in(self._port_file))):
                     time.sleep(_POLL_S)
             else:
                 self._spawn(lock.fileno(), deadline)
-
-    def _recorded_ports(self) -> list[int]:
-        try:
-            return [int(self._port_file.read_text())]
-        except (OSError, ValueError):
-            return []
 
     def _ready(self, port: int) -> bool:
         """Whether this directory's server answers at ``port`` with its data loaded; if so, it is the one of this object."""
@@ -168,7 +161,7 @@ class RedisServer:
         """Start the server on the first port that it can bind; it holds ``lock`` until it ends."""
         server, words = find_server(self._executable), ""
         _refuse_downgrade(server, self.directory)
-        for port in (*self._recorded_ports(), *map(_free_port, range(_FRESH_PORTS))):
+        for port in (*_ports_in(self._port_file), *map(_free_port, range(_FRESH_PORTS))):
             command = [str(server), "--bind", "127.0.0.1", "--port", str(port), "--dir", str(self.directory), *self._options]
             with self._log_file.open("ab") as log:
                 said = log.tell()
@@ -183,13 +176,17 @@ class RedisServer:
             what = "ended at its start" if self._child.poll() is not None else f"was not ready in {START_DEADLINE_S:.0f} s"
             self.kill()
             words = f"{server} {what}: {self._last_words(said)}"
-            if not any(sign in words for sign in _PORT_TAKEN):
+            if "Failed listening on port" not in words:
                 break
         raise RedisUnavailable(words)
 
     def _last_words(self, since: int) -> str:
         lines = self._log_file.read_bytes()[since:].decode(errors="replace").splitlines() if self._log_file.exists() else []
         return " / ".join([line for line in lines if line.strip()][-2:]) or "it logged nothing"
+
+
+def _ports_in(file: Path) -> list[int]:
+    return [int(word) for word in (file.read_text().split() if file.exists() else ()) if word.isdecimal()]
 
 
 def _free_port(_: object) -> int:

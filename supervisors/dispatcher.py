@@ -16,6 +16,7 @@ from .service import Service
 from .worker import Worker
 
 PAGE = 100
+RESCAN_LEASES = 2  # how many leases lie between two looks at what this worker owns
 
 
 class Dispatcher(Service):
@@ -28,7 +29,7 @@ class Dispatcher(Service):
         self._worker = worker
         self._store = worker.context.store
         self._adopt_at = 0.0
-        worker.rescan = True
+        self._rescan_at = 0.0
 
     async def run(self) -> None:
         failures = 0
@@ -46,10 +47,11 @@ class Dispatcher(Service):
 
     async def _turn(self, connection: AbstractConnection) -> None:
         worker = self._worker
-        if worker.rescan:
+        now = asyncio.get_running_loop().time()
+        if worker.rescan or now >= self._rescan_at:
+            self._rescan_at = now + worker.lease_s * RESCAN_LEASES
             await self._rescan()
         free = await worker.context.slots.wait_free()
-        now = asyncio.get_running_loop().time()
         if now >= self._adopt_at:
             self._adopt_at = now + worker.lease_s / 2
             if await self._store.adopt(worker.name, min(free, PAGE)):
@@ -67,20 +69,23 @@ class Dispatcher(Service):
         self._activate(read_ready(reply))
 
     async def _rescan(self) -> None:
-        """Go through all that this worker owns, in stages: as many rooms at a time as there are free slots."""
+        """Start each room that this worker owns and that is not at work here, in stages: as slots are free.
+
+        There should be none but after a restart or a lost connection. But a worker of this name that was superseded may have
+        been handed entries and died before it claimed them, so all are looked at now and then.
+        """
         worker = self._worker
         worker.rescan, lapsed, worker.lapsed = False, worker.lapsed, False
         if lapsed:
             await self._tell_owned()
         after = "0-0"
-        while True:
-            free = await worker.context.slots.wait_free()
-            page = await self._store.pending(worker.name, after, min(free, PAGE))
-            if not page:
-                return
-            self._activate(page)
+        while page := await self._store.pending(worker.name, after, PAGE):
+            for ready, room in page:
+                if worker.context.active.get(room) != ready:
+                    await worker.context.slots.wait_free()
+                    self._activate([(ready, room)])
+                    await asyncio.sleep(0)  # let the room supervisor take the slot before they are counted again
             after = page[-1][0]
-            await asyncio.sleep(0)  # let the room supervisor take the slots before they are counted again
 
     async def _tell_owned(self) -> None:
         owned, after = set[str](), "0-0"

@@ -108,6 +108,7 @@ class RoomSupervisor(LoopActor):
                     tell(child.ref, Lost())
 
     def _activate(self, message: Activate) -> None:
+        self._context.active[message.room] = message.ready
         child = self._children.get(message.room)
         if child is None:
             self._children[message.room] = _Child(message.ready, self._begin(message.room, message.ready))
@@ -152,6 +153,7 @@ class RoomSupervisor(LoopActor):
 
     def _forget(self, room: str) -> None:
         del self._children[room]
+        self._context.active.pop(room, None)
         if not self._children:
             self._empty.set()
 
@@ -168,6 +170,7 @@ class RoomSupervisor(LoopActor):
                 child.timer.cancel()
             if child.ref.is_alive():
                 child.ref.stop(block=False)
+        self._context.active.clear()
 
     def on_failure(self, *_: object) -> None:
         self.on_stop()

@@ -22,7 +22,7 @@ from ..actors.slots import Slots
 from ..actors.transitions import Drain
 from ..protocol.client import DEFAULT_REDIS
 from ..protocol.connect import check_server, connect, translate, without_password
-from ..protocol.errors import GreenroomError, InvalidRequest, Superseded
+from ..protocol.errors import GreenroomError, InvalidRequest
 from ..protocol.keys import Keys, check_name
 from ..protocol.log import log
 from ..protocol.store import Store
@@ -79,8 +79,11 @@ class ActorSystem:
         self._lease = lease
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._lock = threading.Lock()
+        self._stopped = threading.Event()
         self._started = False
         self._stopping = False
+        self._control = LoopThread("greenroom-control")
+        self._user = LoopThread("greenroom-user")
 
     # Start. ---------------------------------------------------------------------------------------
 
@@ -95,16 +98,15 @@ class ActorSystem:
             if self._started:
                 raise GreenroomError("an ActorSystem is started once: make a new one")
             self._started = True
-        agent = self._spec.agent_class()
-        self._control = LoopThread("greenroom-control")
-        self._user = LoopThread("greenroom-user")
-        self._control.start()
-        self._user.start()
         try:
+            agent = self._spec.agent_class()
+            self._control.start()
+            self._user.start()
             self._control.run(self._begin(agent)).result()
         except BaseException:
-            self._control.run(self._store.close()).result()
+            self._stopping = True
             self._end_threads()
+            self._stopped.set()
             self._ended.set_result(None)
             raise
         return self
@@ -112,8 +114,16 @@ class ActorSystem:
     async def _begin(self, agent: Agent) -> None:
         self._redis = connect(self._url)
         self._store = Store(self._redis, self._keys)
-        for warning in await check_server(self._redis):
-            log.warning("redis.check", warning=warning)
+        try:
+            for warning in await check_server(self._redis):
+                log.warning("redis.check", warning=warning)
+            await self._join(agent)
+        except BaseException:
+            await self._store.close()
+            await self._redis.aclose()
+            raise
+
+    async def _join(self, agent: Agent) -> None:
         context = RoomContext(
             control=self._control,
             store=self._store,
@@ -122,16 +132,19 @@ class ActorSystem:
             slots=Slots(self._max_rooms),
             worker=self.name,
         )
-        self._worker = Worker(context, self._lease.total_seconds(), self._superseded, about=describe_process())
+        self._worker = Worker(context, self._lease.total_seconds(), self._fatal, about=describe_process())
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self._worker.beat()
         except TimeoutError as error:
             raise translate(error) from None
-        worker = self._worker
+        self._start_tree(self._worker)
+        url = without_password(self._url)
+        log.info("worker.started", agent=self._keys.agent, worker=self.name, incarnation=context.incarnation, redis=url)
 
+    def _start_tree(self, worker: Worker) -> None:
         def start_rooms() -> pykka.ActorRef[RoomSupervisor]:
-            worker.rooms = RoomSupervisor.start(context)
+            worker.rooms = RoomSupervisor.start(worker.context)
             return worker.rooms
 
         specs = [
@@ -142,20 +155,22 @@ class ActorSystem:
         ]
         self._root: pykka.ActorRef[Supervisor] = Supervisor.start(self._control, specs, strategy=Strategy.REST_FOR_ONE)
         monitor(self._root, self._root_ended)
-        url = without_password(self._url)
-        log.info("worker.started", agent=self._keys.agent, worker=self.name, incarnation=context.incarnation, redis=url)
 
     def _root_ended(self, failure: BaseException | None) -> None:
         if failure is not None:
             log.error("worker.failed", worker=self.name, error=failure)
             self._fail(failure)
 
-    def _superseded(self, error: Superseded) -> None:
-        log.error("worker.superseded", worker=self.name)
+    def _fatal(self, error: GreenroomError) -> None:
+        """The worker must not go on: it lets go of everything at once. What it had in processing is fenced or replayed."""
+        log.error("worker.ended", worker=self.name, error=error)
+        root = self._root._actor_weakref()
+        if root is not None:
+            self._closing = asyncio.ensure_future(root.shut_down())
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """On the control loop: the worker cannot go on. Whoever waits is told."""
+        """On the control loop: whoever waits is told."""
         if not self._ended.done():
             self._ended.set_exception(error)
 
@@ -170,12 +185,15 @@ class ActorSystem:
             first = self._started and not self._stopping
             self._stopping = True
         if not first:
+            if self._started:
+                self._stopped.wait()
             return
         failed = self._ended.done()
         try:
             self._control.run(self._finish(0.0 if failed else grace.total_seconds())).result()
         finally:
             self._end_threads()
+            self._stopped.set()
             if not self._ended.done():
                 self._ended.set_result(None)
         log.info("worker.stopped", worker=self.name)

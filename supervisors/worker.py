@@ -14,7 +14,7 @@ import pykka
 
 from ..actors.loop_actor import tell
 from ..actors.room import RoomContext
-from ..protocol.errors import Superseded
+from ..protocol.errors import GreenroomError, RedisEmptied, Superseded
 from ..protocol.log import log
 from ..protocol.store import Beat
 from .rooms import RoomSupervisor
@@ -29,7 +29,7 @@ class Worker:
 
     context: RoomContext
     lease_s: float
-    on_superseded: Callable[[Superseded], None]
+    on_fatal: Callable[[GreenroomError], None]
     control_seen: str | None = None  # how far the control stream was read, over restarts of the listener
     rescan: bool = True  # whether the dispatcher is to look through what this worker owns already
     lapsed: bool = False  # whether the lease had run out since that was done last
@@ -49,18 +49,23 @@ class Worker:
 
         Raises:
             Superseded: a newer worker of this name exists.
+        RedisEmptied: this is not the Redis that the worker joined, or it has lost its data.
         """
         context = self.context
         beat = await context.store.heartbeat(
             context.worker,
             context.incarnation or None,
             lease_ms=int(self.lease_s * 1000),
-            instance=self.instance or uuid.uuid4().hex,
+            instance=uuid.uuid4().hex,
             about={**self.about, "rooms": str(context.slots.used)},
         )
         if beat.word == "superseded":
             raise Superseded(
                 f"a newer worker named {context.worker} has taken over: give each worker a name of its own, or end the other"
+            )
+        if self.instance and beat.instance != self.instance:
+            raise RedisEmptied(
+                "Redis has lost this agent's data, stops included: restore it or accept the loss, then start the worker again"
             )
         context.incarnation, self.instance = beat.incarnation, beat.instance
         return beat
@@ -83,8 +88,8 @@ class WorkerLease(Service):
         while True:
             try:
                 beat = await worker.beat()
-            except Superseded as error:
-                worker.on_superseded(error)
+            except (Superseded, RedisEmptied) as error:
+                worker.on_fatal(error)
                 return
             if beat.word == "lapsed":
                 log.warning("worker.lapsed", worker=worker.name, lease_s=worker.lease_s)

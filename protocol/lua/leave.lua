@@ -1,4 +1,5 @@
--- Ends a worker's lease at once, so that others need not wait for it to run out.
+-- Ends a worker's lease at once, so that others need not wait for it to run out. What it still owns without a live cycle
+-- (entries whose delivery it never saw) is given back; a cycle that is still marked live is left to adopt.
 -- ARGV: worker, incarnation
 -- Answers: {'ok'} | {'superseded'} (the lease is a newer incarnation's: untouched)
 -- Events: worker.left
@@ -7,6 +8,18 @@ local key = G .. ':worker:' .. worker
 local current = call('HGET', key, 'incarnation')
 if current and current ~= incarnation then return { 'superseded', current } end
 call('DEL', key)
+for _, row in ipairs(call('XPENDING', READY, GROUP, '-', '+', 10000, worker)) do
+  local entry = call('XRANGE', READY, row[1], row[1])[1]
+  local h = entry and load(entry[2][2])
+  if h and h.ready == row[1] and not h.cycle then
+    unready(h)
+    park(h)
+    save(h)
+  elseif not h or h.ready ~= row[1] then
+    call('XACK', READY, GROUP, row[1])
+    call('XDEL', READY, row[1])
+  end
+end
 if #call('XPENDING', READY, GROUP, '-', '+', 1, worker) == 0 then
   call('XGROUP', 'DELCONSUMER', READY, GROUP, worker)
   call('SREM', G .. ':workers', worker)

@@ -1,0 +1,37 @@
+"""Fixtures of all tests. One redis-server serves the whole run: each test takes an agent of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from greenroom.protocol.server import RedisServer
+
+from helpers import unique
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A running redis-server with an append-only file, for every test that does not stop or kill its server."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The URL of the run's redis-server."""
+    return redis_server.url
+
+
+@pytest.fixture
+def redis_dir(tmp_path: Path) -> Path:
+    """An empty folder for a redis-server of the test's own."""
+    return tmp_path / "redis"
+
+
+@pytest.fixture
+def agent() -> str:
+    """An agent name of this test's own."""
+    return unique("agent")

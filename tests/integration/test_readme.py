@@ -1,0 +1,117 @@
+"""What the README promises, run as it is printed there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from greenroom import ActorSystem, Client
+from greenroom.protocol.server import RedisServer, find_cli
+from integration.agents import Director, eventually
+
+from helpers import unique
+
+README = Path(__file__).parents[2] / "README.md"
+ANYTHING = ""
+
+
+def blocks(language: str) -> list[str]:
+    """The README's code blocks of that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def cli_lines() -> list[str]:
+    return [line for block in blocks("sh") for line in block.splitlines() if line.startswith("redis-cli")]
+
+
+@pytest.fixture
+def server(redis_dir: Path) -> Iterator[RedisServer]:
+    """A server of the test's own: the README's agent is called support, as many are."""
+    with RedisServer(redis_dir) as server:
+        yield server
+
+
+def test_the_first_example_runs_as_printed(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    source = blocks("python")[0].replace("redis://127.0.0.1:6379", server.url)
+    exec(compile(source, "README.md", "exec"), {})  # noqa: S102  # the README's own code
+    assert capsys.readouterr().out == "Where is my parcel? That was question 1.\n"
+
+
+def test_the_second_example_streams_through_its_shield(server: RedisServer) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(blocks("python")[1], "README.md", "exec"), names)  # noqa: S102  # the README's own code
+    with ActorSystem(names["Careful"], agent="support", redis=server.url), Client("support", redis=server.url) as client:
+        assert client.ask("42", "?") == "Let me see. Your card was charged once."
+
+
+def _redis_cli(folder: Path, url: str) -> dict[str, str]:
+    """An environment in which plain ``redis-cli`` talks to that server, as it does to a local one on the usual port."""
+    cli = find_cli()
+    assert cli is not None
+    wrapper = folder / "redis-cli"
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(cli))} -u {shlex.quote(url)} "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_each_redis_cli_line_answers_as_the_readme_says(server: RedisServer, tmp_path: Path) -> None:
+    """Row 44. Row 19: the last lines are signals."""
+    director, name = Director(), unique("worker")
+    env = _redis_cli(tmp_path, server.url)
+
+    def run(line: str) -> str:
+        done = subprocess.run(["sh", "-c", line], env=env, capture_output=True, timeout=30, check=True)  # noqa: S607
+        return done.stdout.decode(errors="replace")
+
+    agent = director.agent(max_attempts=1)
+    with ActorSystem(agent, agent="support", redis=server.url, name=name), Client("support", redis=server.url) as client:
+        client.send("42", "wait")
+        director.run("42")
+        client.stop("held", reason="because", by="ann")
+        client.send("held", "later")
+        client.send("dead", "fail: out of luck")
+        eventually(lambda: client.overview().dead == 1, "the message dies")
+        ready = client.status("42")
+        expected = {
+            "ZRANGE": f"42\n{ready.ticket}",
+            "HGETALL": "phase\nprocessing",
+            "SMEMBERS 'greenroom:{support}:held'": "held",
+            "SMEMBERS 'greenroom:{support}:workers'": name,
+            "HMGET": ANYTHING,
+            "XPENDING": f"{name}\n1",
+            "HGET ": name,
+            "XLEN": "1",
+            "XREVRANGE 'greenroom:{support}:dead'": "out of luck",
+            "XREVRANGE 'greenroom:{support}:events'": "message.dead",
+        }
+        lines = cli_lines()
+        reads = [line for line in lines if "control" not in line]
+        for line in reads:
+            answer = run(line)
+            [wanted] = [text for start, text in expected.items() if line.startswith(f"redis-cli {start}")]
+            assert wanted in answer, line
+        assert "because" in run(reads[3].replace(":42", ":held"))
+
+        stop, look, play, stop_all, play_all = [line for line in lines if "control" in line]
+        run(stop)
+        eventually(lambda: client.status("42").phase == "held", "the room is stopped")
+        hold = client.status("42").hold
+        assert hold is not None
+        assert (hold.by, hold.reason) == ("ops", "wrong answers")
+        assert "applied" in run(look)
+        run(play)
+        again = director.run("42")
+        run(stop_all)
+        again.wait_cancelled()
+        eventually(lambda: client.status("42").phase == "held", "the agent is stopped")
+        run(play_all)
+        director.run("42").finish("done")
+        eventually(lambda: client.status("42").waiting == 0, "the message is committed")

@@ -23,6 +23,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._posted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._woken = False
+        self._stopping = False
         self._ended = False
 
     def start(self) -> None:
@@ -37,6 +38,7 @@ class LoopThread:
         """
         if not self._thread.is_alive():
             return
+        self._stopping = True
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(2.0)
         if self._thread.is_alive():
@@ -45,7 +47,8 @@ class LoopThread:
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_forever()
+            while not self._stopping:
+                self._run_on()
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
                 task.cancel()
@@ -56,6 +59,15 @@ class LoopThread:
             self._ended = True
             self._drain()  # what was posted before anyone could know
             self.loop.close()
+
+    def _run_on(self) -> None:
+        """Run until the loop is stopped. A SystemExit or KeyboardInterrupt of one task, which asyncio lets through, ends that task
+        and not the loop: what else runs on it has no part in it.
+        """
+        try:
+            self.loop.run_forever()
+        except BaseException:
+            log.exception("loop.task_exited", thread=self.name)
 
     @property
     def is_current(self) -> bool:

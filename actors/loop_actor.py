@@ -84,15 +84,12 @@ class LoopActor(pykka.Actor):
 
     def _drain(self) -> None:
         self._scheduled = False
-        if self.actor_stopped.is_set() and self._started:
-            self._actor_loop_teardown()  # told after the end, by one who did not know yet
-            return
         if not self._started:
             self._started = True
             self._guard(self.on_start)
         for _ in range(BUDGET):
             if self.actor_stopped.is_set():
-                self._end()
+                self._end()  # also when told after the end, by one who did not know yet
                 return
             envelope = self.actor_inbox.take()
             if envelope is None:
@@ -141,12 +138,18 @@ class LoopActor(pykka.Actor):
         monitors, self._monitors = self._monitors, []
         self._actor_loop_teardown()
         for on_exit in monitors:
+            self._tell_end(on_exit)
+
+    def _tell_end(self, on_exit: OnExit) -> None:
+        try:
             on_exit(self._failure)
+        except Exception:  # the next one is to be told all the same
+            log.exception("actor.monitor_failed", actor=str(self))
 
     def _actor_loop_teardown(self) -> None:
         while (envelope := self.actor_inbox.take()) is not None:
             if isinstance(envelope.message, Monitor):
-                envelope.message.on_exit(self._failure)
+                self._tell_end(envelope.message.on_exit)
             elif envelope.reply_to is not None:
                 if isinstance(envelope.message, _ActorStop):
                     envelope.reply_to.set(None)

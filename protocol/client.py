@@ -336,12 +336,13 @@ class AsyncClient:
 
     async def _statuses(self, rooms: list[str]) -> list[RoomStatus]:
         command = self._store.pipeline.command
-        asked = [(command("HGETALL", self._keys.room(r)), command("XLEN", self._keys.messages(r))) for r in rooms]
-        found = []
-        for room, (entry, waiting) in zip(rooms, asked, strict=True):
-            flat = await entry
-            found.append(read_status(room, dict(zip(flat[::2], flat[1::2], strict=True)), await waiting))
-        return found
+        entries = [command("HGETALL", self._keys.room(room)) for room in rooms]
+        lengths = [command("XLEN", self._keys.messages(room)) for room in rooms]
+        answers = await asyncio.gather(*entries, *lengths)
+        return [
+            read_status(room, dict(zip(flat[::2], flat[1::2], strict=True)), waiting)
+            for room, flat, waiting in zip(rooms, answers[: len(rooms)], answers[len(rooms) :], strict=True)
+        ]
 
     async def rooms(self) -> AsyncIterator[RoomStatus]:
         """Every room that has work, a mode or state, in no order."""
@@ -366,7 +367,7 @@ class AsyncClient:
             command("XLEN", keys.dead),
             command("SMEMBERS", keys.workers),
         ]
-        root, rooms, processing, held, dead, workers = [await reply for reply in asked]
+        root, rooms, processing, held, dead, workers = await asyncio.gather(*asked)
         row = {name: text(value) for name, value in fields(root).items()}
         return AgentStatus(
             agent=keys.agent,

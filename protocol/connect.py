@@ -67,7 +67,7 @@ def without_password(url: str) -> str:
 
 def translate(error: BaseException) -> RedisError:
     """The greenroom error for one that redis-py raised."""
-    message = str(error) or type(error).__name__
+    message = str(error).rstrip(".") or type(error).__name__
     if isinstance(error, DENIED) or "NOAUTH" in message or "WRONGPASS" in message or "NOPERM" in message:
         return RedisRefused(f"Redis refuses access: {message}. Check the URL's user and password, and the ACL")
     if isinstance(error, LOST):

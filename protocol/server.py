@@ -117,6 +117,10 @@ class RedisServer:
                 raise RedisUnavailable(f"a server holds {self.directory} but does not answer: {self._last_words(0)}")
             self._find_or_spawn(deadline)
 
+    def find(self) -> bool:
+        """Use the server that runs in the directory; answer whether there is one. It starts none."""
+        return bool(self.pid) or any(map(self._ready, _ports_in(self._port_file)))
+
     def stop(self) -> None:
         """End the server if this object started it: SIGTERM, SIGKILL after 10 s. The data stays; a second call does nothing."""
         if self._child is not None:

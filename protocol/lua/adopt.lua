@@ -15,7 +15,8 @@ local function adopt(other)
     local entry = call('XCLAIM', READY, GROUP, worker, 0, row[1])[1]
     if entry then
       local room = entry[2][2]
-      if call('HGET', room_key(room), 'ready') == row[1] then call('HSET', room_key(room), 'owner', worker) end
+      -- No owner until this worker claims: a cycle that is live in spite of the lost lease may end, and takes no next message.
+      if call('HGET', room_key(room), 'ready') == row[1] then call('HDEL', room_key(room), 'owner') end
       event('room.adopted', 'room', room, 'worker', worker, 'from', other)
     else call('XACK', READY, GROUP, row[1]) end
     moved = moved + 1

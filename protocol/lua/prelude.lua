@@ -268,9 +268,10 @@ local function take(h, ask)
   end
 end
 
--- After a cycle: take the next message, or (draining, or others wait) give the room back for anyone.
+-- After a cycle: take the next message, or (draining, or others wait, or the room was adopted meanwhile and so has no owner)
+-- give the room back for anyone.
 local function go_on(h, ask)
-  if ask.next == '1' then return take(h, ask) end
+  if ask.next == '1' and h.owner then return take(h, ask) end
   unready(h)
   park(h)
   remember(h, ask.request, 'released')

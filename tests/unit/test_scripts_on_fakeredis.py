@@ -139,10 +139,19 @@ def test_steps_shields_failures_and_dead_letters_run_too(fake: Fake) -> None:
     assert fake.run("requeue", letter, "request-9")[:2] == ["ok", "42"]
 
 
-def test_a_workers_rooms_are_adopted_when_it_has_left(fake: Fake) -> None:
+def test_a_worker_that_leaves_gives_back_what_it_has_not_begun(fake: Fake) -> None:
+    fake.enqueue("one")
+    handed_out = fake.deliver()
+    assert fake.run("leave", WORKER, fake.incarnation)[0] == "ok"
+    assert fake.deliver() != handed_out
+
+
+def test_a_cycle_of_a_worker_that_has_left_is_adopted(fake: Fake) -> None:
     fake.enqueue("one")
     ready = fake.deliver()
+    fake.claim(ready)
     assert fake.run("leave", WORKER, fake.incarnation)[0] == "ok"
     other = fake.run("heartbeat", "worker-2", "", 10_000, "instance")[1]
     assert int(fake.run("adopt", "worker-2", 10)[1]) == 1
-    assert fake.run("claim", "42", "worker-2", other, ready, "request-1", *TERMS)[0] == "grant"
+    granted = fake.run("claim", "42", "worker-2", other, ready, "request-2", *TERMS)
+    assert (granted[0], granted[3]) == ("grant", "2")

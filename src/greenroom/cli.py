@@ -1,0 +1,360 @@
+"""The command ``greenroom``: run a supervisor process, and talk to the rooms of an agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar, cast
+
+import typer
+
+from .app_path import load_agent
+from .protocol.client import DEFAULT_REDIS
+from .protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
+from .protocol.records import Mode
+from .protocol.server import RedisServer
+from .protocol.sync_client import Client
+from .rendering import (
+    RECEIPT_COLUMNS,
+    ROOM_COLUMNS,
+    receipt_row,
+    room_facts,
+    room_row,
+    show_facts,
+    show_output,
+    show_table,
+    to_json,
+)
+from .supervisors.process import ExitCode, complain, exit_code, leave, run_process
+from .supervisors.system import ActorSystem
+
+URL_VARIABLE = "GREENROOM_REDIS_URL"
+PATIENCE_S = 5.0
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+# Typer raises click's errors: those of click itself, or of the copy that later versions bring along.
+ClickError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+
+app = typer.Typer(
+    name="greenroom",
+    help="Supervised rooms: durable, interruptible conversations on Pykka and Redis.",
+    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 Redis cannot be used, 4 superseded by a newer worker.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class LogLevel(StrEnum):
+    """From which level on ``run`` logs."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def _option(*names: str, help: str, **more: Any) -> Any:
+    return typer.Option(*names, help=help, show_default=False, **more)
+
+
+AgentName = Annotated[str, _option("--agent", envvar="GREENROOM_AGENT", help="The agent's name.", metavar="NAME")]
+RedisUrl = Annotated[
+    str | None,
+    _option("--redis", metavar="URL", help=f"Where Redis is; else ${URL_VARIABLE}, else {DEFAULT_REDIS}."),
+]
+Embedded = Annotated[
+    Path | None,
+    _option("--embedded", metavar="DIR", help="Use the embedded Redis of this directory; run starts it if need be."),
+]
+Json = Annotated[bool, _option("--json", help="Print JSON, one value a line.")]
+Room = Annotated[str, typer.Argument(metavar="ROOM", show_default=False)]
+Rooms = Annotated[list[str] | None, typer.Argument(metavar="ROOM", show_default=False)]
+Text = Annotated[
+    str | None, typer.Argument(metavar="TEXT", show_default=False, help="The text to send; - reads it from stdin.")
+]
+Data = Annotated[str | None, _option("--data", metavar="JSON", help="Send this JSON value instead of a text.")]
+Key = Annotated[str | None, _option("--key", help="Send once only: a repetition with this key within 24 hours sends nothing.")]
+Everywhere = Annotated[bool, _option("--everywhere", help="All rooms of the agent, also those to come.")]
+Reason = Annotated[str, _option("--reason", help="Why, for others to see.")]
+By = Annotated[str | None, _option("--by", help="Who signals; the user and host by default.")]
+Cid = Annotated[str | None, _option("--cid", help="The signal's id: a repetition with it does nothing more.")]
+
+
+# Running. -------------------------------------------------------------------------------------------
+
+
+@app.command()
+def run(
+    app: Annotated[str, typer.Argument(metavar="APP", show_default=False, help="module:Class or path/to/file.py:Class")],
+    agent: AgentName,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+    name: Annotated[
+        str | None, _option("--name", help="This worker's name, kept over restarts; the host and process id by default.")
+    ] = None,
+    max_rooms: Annotated[int, typer.Option(min=1, help="How many rooms may be at work at once.")] = 1000,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
+    log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+) -> int:
+    """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=log_level.upper())
+    try:
+        period = timedelta(seconds=grace)
+    except (ValueError, OverflowError):
+        raise InvalidRequest(f"--grace: want a number of seconds, got {grace}") from None
+    agent_class = load_agent(app)
+    server = _server(redis, embedded)
+    with contextlib.nullcontext(server) if isinstance(server, str) else _serving(server) as url:
+        return run_process(ActorSystem(agent_class, agent=agent, redis=url, name=name, max_rooms=max_rooms), period)
+
+
+def _server(redis: str | None, embedded: Path | None) -> str | RedisServer:
+    """The URL, or the embedded server, that the options name."""
+    if embedded is None:
+        return os.environ.get(URL_VARIABLE) or DEFAULT_REDIS if redis is None else redis
+    if redis is not None:
+        raise InvalidRequest("--redis or --embedded, not both")
+    return RedisServer(embedded)
+
+
+@contextlib.contextmanager
+def _serving(server: RedisServer) -> Iterator[str]:
+    """The URL of an embedded server, which ends with this block if it was started for it."""
+    try:
+        try:
+            server.start()
+        except RedisUnavailable:
+            raise
+        except OSError as error:
+            raise InvalidRequest(f"--embedded {server.directory}: {error.strerror}") from None
+        complain(f"the embedded Redis of {server.directory} is ready: redis-cli -u {server.url}")
+        yield server.url
+    finally:
+        server.stop()
+
+
+# Messages. ------------------------------------------------------------------------------------------
+
+
+def _client(agent: str, redis: str | None, embedded: Path | None) -> Client:
+    # Without a handler, Python prints warnings: what is wrong is said once, by the error.
+    logging.getLogger("greenroom").addHandler(logging.NullHandler())
+    server = _server(redis, embedded)
+    if isinstance(server, RedisServer):
+        if not server.find():
+            raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")
+        server = server.url
+    return Client(agent, redis=server, timeout=PATIENCE_S)
+
+
+def _body(words: str | None, data: str | None) -> Any:
+    if (words is None) == (data is None):
+        raise InvalidRequest("name what to send: a text, or - for stdin, or --data JSON")
+    try:
+        if data is not None:
+            return json.loads(data)
+        return words if words != "-" else sys.stdin.read().removesuffix("\n")
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{'stdin' if data is None else '--data'}: {error}") from None
+
+
+@app.command()
+def send(
+    room: Room,
+    agent: AgentName,
+    text: Text = None,
+    data: Data = None,
+    key: Key = None,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+    as_json: Json = False,
+) -> None:
+    """Send a message to a room; print its id. A last line break of stdin is left out."""
+    body = _body(text, data)
+    with _client(agent, redis, embedded) as client:
+        message = client.send(room, body, key=key)
+    typer.echo(to_json({"room": room, "message": message}) if as_json else message)
+
+
+@app.command()
+def ask(
+    room: Room,
+    agent: AgentName,
+    text: Text = None,
+    data: Data = None,
+    key: Key = None,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the reply.")] = 30.0,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+    as_json: Json = False,
+) -> None:
+    """Send a message to a room and print its reply: a text as it is, anything else as JSON."""
+    body = _body(text, data)
+    with _client(agent, redis, embedded) as client:
+        reply = client.ask(room, body, timeout=timeout, key=key)
+    typer.echo(reply if isinstance(reply, str) and not as_json else to_json(reply))
+
+
+@app.command()
+def discard(
+    room: Room,
+    message: Annotated[int, typer.Argument(min=1, show_default=False)],
+    agent: AgentName,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+) -> None:
+    """Drop a message that waits."""
+    with _client(agent, redis, embedded) as client:
+        client.discard(room, message)
+
+
+# Signals. -------------------------------------------------------------------------------------------
+
+
+@app.command()
+def interrupt(
+    agent: AgentName,
+    rooms: Rooms = None,
+    everywhere: Everywhere = False,
+    message: Annotated[int | None, _option("--message", min=1, help="Only if this message is in processing.")] = None,
+    reason: Reason = "",
+    by: By = None,
+    cid: Cid = None,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+    as_json: Json = False,
+) -> None:
+    """Abort the cycle in flight and consume its message; the next one runs."""
+    with _client(agent, redis, embedded) as client:
+        targets = _targets(rooms, everywhere)
+        receipts = client.interrupt(*targets, everywhere=everywhere, message=message, reason=reason, by=by, cid=cid)
+    _show_rows(RECEIPT_COLUMNS, receipts, receipt_row, as_json)
+
+
+def _signal(mode: Mode, help: str) -> None:
+    """Define the command that sends ``mode``."""
+
+    def command(
+        agent: AgentName,
+        rooms: Rooms = None,
+        everywhere: Everywhere = False,
+        reason: Reason = "",
+        by: By = None,
+        cid: Cid = None,
+        redis: RedisUrl = None,
+        embedded: Embedded = None,
+        as_json: Json = False,
+    ) -> None:
+        with _client(agent, redis, embedded) as client:
+            send = {Mode.STOP: client.stop, Mode.PAUSE: client.pause, Mode.PLAY: client.play}[mode]
+            receipts = send(*_targets(rooms, everywhere), everywhere=everywhere, reason=reason, by=by, cid=cid)
+        _show_rows(RECEIPT_COLUMNS, receipts, receipt_row, as_json)
+
+    app.command(mode.value, help=help)(command)
+
+
+_signal(Mode.STOP, "Abort the cycle in flight, keep its message, and hold the rooms until play.")
+_signal(Mode.PAUSE, "Let the cycle in flight finish, then hold the rooms until play.")
+_signal(Mode.PLAY, "Let the rooms go on: a kept message first. Rooms that were held by themselves are played by themselves.")
+
+
+def _targets(rooms: list[str] | None, everywhere: bool) -> list[str]:
+    if bool(rooms) == everywhere:
+        raise InvalidRequest("name rooms, or --everywhere")
+    return rooms or []
+
+
+# How it is. -----------------------------------------------------------------------------------------
+
+
+@app.command()
+def status(
+    agent: AgentName,
+    room: Annotated[str | None, typer.Argument(metavar="ROOM", show_default=False)] = None,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+    as_json: Json = False,
+) -> None:
+    """Show a room, or the agent as a whole."""
+    with _client(agent, redis, embedded) as client:
+        if room is None:
+            whole = client.overview()
+            typer.echo(to_json(whole)) if as_json else show_facts(dict(whole))
+        else:
+            one = client.status(room)
+            typer.echo(to_json(one)) if as_json else show_facts(room_facts(one, client.overview()))
+
+
+@app.command()
+def rooms(agent: AgentName, redis: RedisUrl = None, embedded: Embedded = None, as_json: Json = False) -> None:
+    """List the rooms that have work, a mode or state."""
+    with _client(agent, redis, embedded) as client:
+        _show_rows(ROOM_COLUMNS, client.rooms(), room_row, as_json)
+
+
+@app.command()
+def tail(
+    room: Room,
+    agent: AgentName,
+    follow: Annotated[bool, _option("--follow", "-f", help="Go on with what the room goes on to send, until Ctrl-C.")] = False,
+    after: Annotated[str | None, _option("--after", metavar="ID", help="Only what came after this entry.")] = None,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+    as_json: Json = False,
+) -> None:
+    """Show what a room has sent: id, kind, message, ticket, number, and what it says."""
+    with _client(agent, redis, embedded) as client:
+        for output in client.outputs(room, after=after, follow=follow):
+            typer.echo(to_json(output)) if as_json else show_output(output)
+
+
+R = TypeVar("R")
+
+
+def _show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], Sequence[Any]], as_json: bool) -> None:
+    if as_json:
+        for record in records:
+            typer.echo(to_json(record))
+    else:
+        show_table(columns, map(row, records))
+
+
+# The program. ---------------------------------------------------------------------------------------
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command; answer its exit code. A user's mistake is one line on stderr."""
+    try:
+        code = typer.main.get_command(app).main(list(arguments) or ["--help"], prog_name="greenroom", standalone_mode=False)
+        return int(code or ExitCode.OK)
+    except ClickError as error:
+        complain(f"{error.format_message().rstrip('.')} (see {_command(error)} --help)")
+        return error.exit_code
+    except GreenroomError as error:
+        complain(str(error))
+        for note in getattr(error, "__notes__", ()):
+            typer.echo(note, err=True)
+        return exit_code(error)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+
+
+def _command(error: typer.BadParameter) -> str:
+    context = getattr(error, "ctx", None)
+    return str(context.command_path) if context is not None else "greenroom"
+
+
+def main() -> NoReturn:
+    """The entry point of the command ``greenroom``."""
+    leave(execute(sys.argv[1:]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import re
 import socket
 import uuid
 from collections.abc import AsyncIterator
@@ -49,6 +50,7 @@ DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
 MAX_NOTE_BYTES = 1024
 PAGE = 200
+_ENTRY_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 LOOK_S = 5.0  # readers look by themselves this often, should every hint be lost
 
 
@@ -62,6 +64,12 @@ def _whoami() -> str:
 def _check_note(value: str, what: str) -> str:
     if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > MAX_NOTE_BYTES:
         raise InvalidRequest(f"{what}: want a string of at most {MAX_NOTE_BYTES} bytes")
+    return value
+
+
+def _check_entry(value: object, what: str) -> str:
+    if not isinstance(value, str) or not _ENTRY_ID.fullmatch(value):
+        raise InvalidRequest(f"{what}: want an entry's id, such as 1700000000000-0, got {str(value)[:40]!r}")
     return value
 
 
@@ -198,7 +206,7 @@ class AsyncClient:
         ``after`` is the ``id`` of the last output you have seen. The outbox keeps about the last 1,000.
         """
         check_name(room, "room")
-        start = "-" if after is None else f"({after}"
+        start = "-" if after is None else f"({_check_entry(after, 'after')}"
         if not follow:
             async for output in self._read(room, start):
                 yield output
@@ -248,7 +256,7 @@ class AsyncClient:
         Raises:
             NotFound: there is no such dead letter.
         """
-        answer = await self._store.requeue(letter_id, uuid.uuid4().hex)
+        answer = await self._store.requeue(_check_entry(letter_id, "dead letter"), uuid.uuid4().hex)
         if answer is None:
             raise NotFound(f"no dead letter {letter_id}")
         return answer

@@ -1,0 +1,94 @@
+"""Guards of the scripts, each broken in one place: the explorer must notice every one."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+
+from greenroom.protocol.scripts import Script, scripts
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One replacement in one Lua file, and the invariant whose guard it breaks."""
+
+    name: str
+    invariant: int
+    file: str
+    old: str
+    new: str
+
+    def scripts(self) -> dict[str, Script]:
+        """The scripts that are changed by it."""
+        source = files("greenroom.protocol").joinpath("lua", f"{self.file}.lua").read_text()
+        found = source.count(self.old)
+        assert found == 1, f"{self.name}: the text to replace occurs {found} times in {self.file}.lua, want 1"
+        changed = source.replace(self.old, self.new)
+        names = scripts() if self.file == "prelude" else (self.file,)
+        return {name: _replaced(scripts()[name], source, changed) for name in names}
+
+
+def _replaced(script: Script, old: str, new: str) -> Script:
+    assert script.text.count(old) == 1
+    whole = script.text.replace(old, new)
+    return Script(script.name, whole, hashlib.sha1(whole.encode(), usedforsecurity=False).hexdigest())
+
+
+STATE_FIRST = "if state ~= '=' then call('SET', room_key(room) .. ':state', state) end\nlocal why ="
+
+MUTATIONS = (
+    Mutation("an aborted cycle goes on sending", 1, "prelude", "  return h.abort\nend", "  return nil\nend"),
+    Mutation("a stop does not abort", 1, "control", "if mode == 'stop' then abort(h) end", ""),
+    Mutation("a shield goes down and forgets", 1, "shield", "h.deferred = nil, h.deferred, nil", "h.deferred = nil, nil, nil"),
+    Mutation("a stopped room is granted", 2, "prelude", "not head or h.mode or", "not head or"),
+    Mutation("a stopped agent is granted", 2, "prelude", "if not head or h.mode or agent_mode()", "if not head or h.mode"),
+    Mutation("a retry time is not waited for", 2, "prelude", "ms_of(h.retry_at) > now_ms then", "ms_of(h.retry_at) < 0 then"),
+    Mutation("a message is enqueued twice", 3, "enqueue", "if seen then", "if seen and seen == '' then"),
+    Mutation("an ended message stays queued", 3, "prelude", "  call('XDEL', messages_key(h.room), id)\n", ""),
+    Mutation("a dead letter is put back and kept", 3, "requeue", "call('XDEL', G .. ':dead', entry_id)", ""),
+    Mutation("the newest message is granted", 4, "prelude", "'-', '+', 'COUNT', 1)[1]", "'+', '-', 'COUNT', 1)[1]"),
+    Mutation("any ticket is the live one", 5, "prelude", "if h.cycle ~= ticket then return 'fenced' end", ""),
+    Mutation("a zombie settles", 5, "settle", "if h.cycle ~= ticket then return { 'fenced', '' } end", ""),
+    Mutation("any worker claims", 5, "claim", "ready, ready, 1, worker) == 0 then", "ready, ready, 1, worker) < 0 then"),
+    Mutation("an old incarnation claims", 5, "claim", "if current and tonumber(current) >", "if false and nil >"),
+    Mutation("a late claim claims again", 5, "claim", "if (' ' .. claims .. ' '):find(", "if (' '):find("),
+    Mutation("a stop costs an attempt", 6, "settle", "h.attempt = tostring(attempt - 1)", ""),
+    Mutation("a stop before a crash costs an attempt", 6, "prelude", "h.attempt = h.attempt - 1", ""),
+    Mutation("a crash costs nothing", 6, "prelude", "if aborted then\n", "if true then\n"),
+    Mutation("a repeated claim charges", 6, "prelude", "if h.request == request then", "if false then"),
+    Mutation("the budget has no end", 6, "prelude", ">= tonumber(ask.max_attempts) then", "> tonumber(ask.max_attempts) then"),
+    Mutation("a stopped room keeps its entry", 7, "prelude", "    unready(h)\n    call('SADD'", "    call('SADD'"),
+    Mutation("a held room is not noted", 7, "prelude", "call('SADD', HELD, h.room)", ""),
+    Mutation("a played room stays held", 7, "prelude", "if h.phase == 'held' then call('SREM', HELD, h.room) end", ""),
+    Mutation("a played agent wakes no room", 7, "control", "ipairs(whole and call('SMEMBERS', HELD) or {})", "ipairs({})"),
+    Mutation("the rooms of the dead are left", 7, "adopt", "XINFO', 'CONSUMERS', READY, GROUP)", "XRANGE', READY, '1', '1')"),
+    Mutation("a signal is applied again", 8, "control", "if known then", "if known and known == '' then"),
+    Mutation("a signal's id is taken for another", 8, "control", ".target ~= target then", ".target == '' then"),
+    Mutation("each worker applies what it reads", 8, "prelude", "tonumber(seq) <= tonumber(cursor_seq)", "tonumber(seq) < 0"),
+    Mutation("an interrupt hits the next message", 8, "control", "(only ~= '' and only ~= id)", "false"),
+    Mutation("an interrupt overrides a stop", 8, "control", "whole == 'stop' or h.mode == 'stop'", "whole == 'stop'"),
+    Mutation("the last abort wins", 8, "control", "if h.abort then return 'already' end", ""),
+    Mutation("an aborted commit stores its state", 9, "commit", "local why =", STATE_FIRST),
+    Mutation("a commit keeps the old state", 9, "commit", "elseif state == '-' then", "elseif false then"),
+    Mutation("a room is never forgotten", 10, "prelude", "call('EXPIRE', room_key(h.room), FORGET_S)", "call('EXISTS', ROOMS)"),
+    Mutation("an idle room stays listed", 10, "prelude", "call('ZREM', ROOMS, h.room)", "call('EXISTS', ROOMS)"),
+    Mutation("a room with work expires", 10, "prelude", "call('PERSIST', room_key(h.room))", "call('EXISTS', ROOMS)"),
+    Mutation("a shield does not defer", 1, "control", "if not h.shield then", "if true then"),
+    Mutation("a deferred interrupt dies with its worker", 1, "prelude", "(h.deferred == 'interrupt' and 'interrupt')", "nil"),
+    Mutation("a failure hides an interrupt", 3, "settle", "if aborted == 'interrupt' then how = 'consume'", "if false then"),
+    Mutation("anyone consumes", 3, "settle", "elseif how == 'consume' then return { 'refused', '' } end", "end"),
+    Mutation("a message at work is discarded", 3, "discard", "if h.cycle and h.processing == id then", "if false then"),
+    Mutation("a room at work is given back", 5, "release", "h.cycle or", ""),
+    Mutation("an old incarnation renews", 5, "heartbeat", "elseif current and tonumber(current) >", "elseif false and nil >"),
+    Mutation("who lost a room takes its next message", 6, "prelude", "ask.next == '1' and h.owner", "ask.next == '1'"),
+    Mutation("an old incarnation leaves", 7, "leave", "if current and current ~= incarnation then", "if false then"),
+    Mutation(
+        "a room that is given back has an owner", 7, "prelude", "  unready(h)\n  park(h)\n  remember", "  park(h)\n  remember"
+    ),
+    Mutation(
+        "the last steps are found by the next message", 3, "prelude", "call('UNLINK', room_key(h.room) .. ':steps')\n", "\n"
+    ),
+    Mutation("chunks are sent twice", 3, "emit", "if seq > last then", "if true then"),
+    Mutation("a step is done twice", 3, "step", "if value and value:sub(1, 1) == '!' then", "if false then"),
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -77,7 +78,7 @@ class LoopActor(pykka.Actor):
         self.actor_inbox.on_put = self._schedule
         self._schedule()
 
-    def _schedule(self) -> None:
+    def _schedule(self, *_: Mailbox) -> None:
         if not self._scheduled:
             self._scheduled = True
             self.loop.post(self._drain)
@@ -137,22 +138,31 @@ class LoopActor(pykka.Actor):
     def _end(self) -> None:
         monitors, self._monitors = self._monitors, []
         self._actor_loop_teardown()
+        # Told after the end, by one who did not know yet. Nothing here refers to the actor: it goes when its last user does, and
+        # does not wait for the garbage collector.
+        self.actor_inbox.on_put = partial(self.loop.post, _turn_away, str(self.actor_ref), self._failure)
         for on_exit in monitors:
-            self._tell_end(on_exit)
-
-    def _tell_end(self, on_exit: OnExit) -> None:
-        try:
-            on_exit(self._failure)
-        except Exception:  # the next one is to be told all the same
-            log.exception("actor.monitor_failed", actor=str(self))
+            _tell_end(on_exit, self._failure)
 
     def _actor_loop_teardown(self) -> None:
-        while (envelope := self.actor_inbox.take()) is not None:
-            if isinstance(envelope.message, Monitor):
-                self._tell_end(envelope.message.on_exit)
-            elif envelope.reply_to is not None:
-                if isinstance(envelope.message, _ActorStop):
-                    envelope.reply_to.set(None)
-                else:
-                    error = pykka.ActorDeadError(f"{self.actor_ref} stopped before handling the message")
-                    envelope.reply_to.set_exception((pykka.ActorDeadError, error, None))
+        _turn_away(str(self.actor_ref), self._failure, self.actor_inbox)
+
+
+def _tell_end(on_exit: OnExit, failure: BaseException | None) -> None:
+    try:
+        on_exit(failure)
+    except Exception:  # the next one is to be told all the same
+        log.exception("actor.monitor_failed")
+
+
+def _turn_away(actor: str, failure: BaseException | None, inbox: Mailbox) -> None:
+    """Answer all that is in the mailbox of an actor that has ended."""
+    while (envelope := inbox.take()) is not None:
+        if isinstance(envelope.message, Monitor):
+            _tell_end(envelope.message.on_exit, failure)
+        elif envelope.reply_to is not None:
+            if isinstance(envelope.message, _ActorStop):
+                envelope.reply_to.set(None)
+            else:
+                error = pykka.ActorDeadError(f"{actor} stopped before handling the message")
+                envelope.reply_to.set_exception((pykka.ActorDeadError, error, None))

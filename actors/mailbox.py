@@ -30,12 +30,12 @@ class Mailbox:
         self._control: deque[Envelope[Any]] = deque()
         self._messages: deque[Envelope[Any]] = deque()
         self._run = 0
-        self.on_put: Callable[[], None] = _nobody
+        self.on_put: Callable[[Mailbox], None] = _nobody
 
     def put(self, envelope: Envelope[Any], /) -> None:
         urgent = isinstance(envelope.message, Control | _ActorStop)
         (self._control if urgent else self._messages).append(envelope)
-        self.on_put()
+        self.on_put(self)
 
     def take(self) -> Envelope[Any] | None:
         """The envelope that is due next, or None."""
@@ -63,5 +63,5 @@ class Mailbox:
         return len(self._control) + len(self._messages)
 
 
-def _nobody() -> None:
+def _nobody(mailbox: Mailbox) -> None:
     """Before the actor is started nobody is to be woken."""

@@ -26,7 +26,7 @@ from .scripts import scripts
 T = TypeVar("T")
 Word = str | bytes | int
 
-BATCH = 50
+BATCH = 16
 WINDOW = 2 * BATCH
 REPLY_TIMEOUT_S = 15.0  # a server that owes a reply for longer is taken for lost; a blocked script reports BUSY after 5 s
 

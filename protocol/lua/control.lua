@@ -72,7 +72,7 @@ local function halt(room)
   local h = load(room)
   if stands(h.mode) then return 'already', h.processing end
   set_mode(room_key(room))
-  h.mode, h.was.mode = mode, mode
+  h.mode, h.was[MODE] = mode, mode
   return hold(h), h.processing
 end
 
@@ -80,7 +80,7 @@ local function play(room)
   local h = load(room)
   if not h.mode then return 'already', h.processing end
   clear_mode(room_key(room))
-  h.mode, h.was.mode = nil, nil
+  h.mode, h.was[MODE] = nil, false
   if not h.cycle then park(h) end
   save(h)
   return 'applied', h.processing

@@ -80,7 +80,7 @@ def test_every_put_wakes_the_actor() -> None:
     mailbox = Mailbox()
     woken: list[int] = []
     put(mailbox, "before the actor is started")
-    mailbox.on_put = lambda: woken.append(mailbox.qsize())
+    mailbox.on_put = lambda waking: woken.append(waking.qsize())
     put(mailbox, "m", Numbered(1))
     assert woken == [2, 3]  # woken when it is there already
 

@@ -61,8 +61,8 @@ class LoopThread:
             self.loop.close()
 
     def _run_on(self) -> None:
-        """Run until the loop is stopped. A SystemExit or KeyboardInterrupt of one task, which asyncio lets through, ends that task
-        and not the loop: what else runs on it has no part in it.
+        """Run until the loop is stopped. A SystemExit or KeyboardInterrupt of a task, which asyncio lets through, ends that
+        task alone: what else runs on the loop has no part in it.
         """
         try:
             self.loop.run_forever()

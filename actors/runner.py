@@ -50,10 +50,15 @@ class Run:
             return
         if self._runner.spec.runs.on_loop:
             self._task = asyncio.create_task(self._on_loop(), name=f"greenroom-cycle-{ticket}")
-            # A task that was cancelled before its first step never ran, so never reported.
-            self._task.add_done_callback(lambda task: self._report(Cancelled(ticket)) if task.cancelled() else None)
+            self._runner.tasks.add(self._task)
+            self._task.add_done_callback(self._done)
         else:
             threading.Thread(target=self._in_thread, name=f"greenroom-cycle-{ticket}", daemon=True).start()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._runner.tasks.discard(task)
+        if task.cancelled():  # it may not even have had its first step, so it has not reported
+            self._report(Cancelled(self._grant.ticket))
 
     async def _on_loop(self) -> None:
         try:
@@ -107,6 +112,8 @@ class Runner:
         self.spec = spec
         self.agent = agent
         self.user = user
+        # Also those that were left behind: collected as garbage, their code would run on whichever thread collects.
+        self.tasks: set[asyncio.Task[None]] = set()
 
     def start(self, grant: Grant, state: bytes | None, link: CycleLink, report: Report) -> Run:
         """Start a cycle's code. ``report`` is called once, from the thread that ran it."""

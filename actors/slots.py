@@ -46,5 +46,6 @@ class Slots:
 
     async def wait_free(self) -> int:
         """Wait until at least one slot is free; answer how many are."""
-        await self._free.wait()
+        while not self.free:  # woken, somebody else may have been faster
+            await self._free.wait()
         return self.free

@@ -214,6 +214,7 @@ class RoomMachine:
         self.draining = False
         self._failing = ""  # the error that is being recorded
         self._heard: Signal | None = None  # the latest abort signal, for a grant that is still on its way
+        self._woken = False  # whether any signal came since the claim, whose answer may be older than it
 
     def start(self) -> list[Effect]:
         return [Claim(self.claimed)]
@@ -266,6 +267,8 @@ class RoomMachine:
             if self.draining:
                 self.state = State.SETTLING
                 return [Release(self.claimed)]
+            if self._woken:
+                return self._claim()  # as in WAITING: what it is to wait for may be gone
             self.state = State.WAITING
             return [Wait(int(detail))]
         return self._let_go(word)
@@ -290,7 +293,7 @@ class RoomMachine:
         return [End(why)]
 
     def _claim(self) -> list[Effect]:
-        self.state, self.claimed = State.CLAIMING, self.ready
+        self.state, self.claimed, self._woken = State.CLAIMING, self.ready, False
         return [Claim(self.claimed)]
 
     def _settle(self, how: Settlement, error: str = "") -> list[Effect]:
@@ -344,6 +347,7 @@ class RoomMachine:
     def _signal(self, event: Signal) -> list[Effect]:
         if self.state is State.WAITING:
             return self._claim()  # the message may be gone, or the room held: the answer tells
+        self._woken = True
         if event.mode not in ("interrupt", "stop"):
             return []
         if self.state is State.RUNNING:

@@ -25,6 +25,7 @@ from .errors import (
     MessageProcessing,
     NotFound,
     QueueFull,
+    RedisUnavailable,
 )
 from .keys import Keys, check_name
 from .records import (
@@ -101,6 +102,7 @@ class AsyncClient:
         self._queue_limit = queue_limit
         self._timeout_s = timeout
         self._opened: tuple[Store, Wakeups] | None = None
+        self._closed = False
 
     @property
     def agent(self) -> str:
@@ -113,7 +115,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close both connections; calls that still wait fail with RedisUnavailable."""
+        """Close both connections, for good; calls that still wait, and later ones, fail with RedisUnavailable."""
+        self._closed = True
         if self._opened is not None:
             store, wakeups = self._opened
             self._opened = None
@@ -122,6 +125,8 @@ class AsyncClient:
         await self._redis.aclose()
 
     def _open(self) -> tuple[Store, Wakeups]:
+        if self._closed:
+            raise RedisUnavailable("this client is closed")
         if self._opened is None:  # not in __init__: there need be no event loop yet
             store = Store(self._redis, self._keys, patience_s=self._timeout_s)
             self._opened = store, Wakeups(self._redis)
@@ -171,6 +176,7 @@ class AsyncClient:
             AskTimeout: it is still in the queue.
         """
         check_name(room, "room")
+        sent: Enqueued | None = None
         try:
             async with asyncio.timeout(timeout), self._open()[1].watch(self._keys.outbox(room)) as hint:
                 sent = await self._enqueue(room, body, key)
@@ -178,6 +184,8 @@ class AsyncClient:
         except TimeoutError as error:
             if type(error) is not TimeoutError:
                 raise
+            if sent is None:
+                raise AskTimeout(f"Redis has not answered within {timeout} s: the message may or may not be queued") from None
             raise AskTimeout(f"room {room} has not answered within {timeout} s; the message stays in its queue") from None
 
     async def _reply(self, room: str, sent: Enqueued, hint: asyncio.Event) -> Any:

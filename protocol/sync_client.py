@@ -44,15 +44,21 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
+        """Close the connections and end the thread; calls that wait in other threads fail with RedisUnavailable."""
         with self._lock:
             self._closed = True
             if self._loop is None or self._thread is None:
                 return
-            asyncio.run_coroutine_threadsafe(self._client.close(), self._loop).result()
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop = None
+
+    async def _close(self) -> None:
+        await self._client.close()
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        if calls:  # they end by themselves now; whoever waits for one is to have its error before the loop ends
+            await asyncio.wait(calls)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         with self._lock:
@@ -76,6 +82,11 @@ class Client:
         try:
             loop.run_forever()
         finally:
+            # A call that Ctrl-C has left may still be ending, and what it iterates can only be closed after it.
+            if tasks := asyncio.all_tasks(loop):
+                for task in tasks:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(tasks))
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 

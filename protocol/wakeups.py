@@ -48,9 +48,13 @@ class Wakeups:
                 await self._tell("UNSUBSCRIBE", name)
 
     async def close(self) -> None:
+        """Stop listening; whoever waits is told to look, and finds what the connection's end means for him."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
+        for events in self._watched.values():
+            for event in events:
+                event.set()
 
     async def _tell(self, *words: str | bytes) -> None:
         """Tell the server, if there is one: a new connection subscribes to all that is watched anyway."""

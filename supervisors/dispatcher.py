@@ -66,7 +66,7 @@ class Dispatcher(Service):
         await connection.send_command(*group, "STREAMS", self._store.keys.ready, ">", check_health=False)
         async with asyncio.timeout(block_ms / 1000 * 2 + 10):
             reply = await connection.read_response()
-        self._activate(read_ready(reply))
+        await self._activate(read_ready(reply))
 
     async def _rescan(self) -> None:
         """Start each room that this worker owns and that is not at work here, in stages: as slots are free.
@@ -83,8 +83,7 @@ class Dispatcher(Service):
             for ready, room in page:
                 if worker.context.active.get(room) != ready:
                     await worker.context.slots.wait_free()
-                    self._activate([(ready, room)])
-                    await asyncio.sleep(0)  # let the room supervisor take the slot before they are counted again
+                    await self._activate([(ready, room)])
             after = page[-1][0]
 
     async def _tell_owned(self) -> None:
@@ -94,6 +93,10 @@ class Dispatcher(Service):
             after = page[-1][0]
         self._worker.tell_rooms(Owned(owned))
 
-    def _activate(self, entries: list[tuple[str, str]]) -> None:
+    async def _activate(self, entries: list[tuple[str, str]]) -> None:
         for ready, room in entries:
             self._worker.tell_rooms(Activate(ready, room))
+        # The room supervisor takes a slot for each: it must have done so before they are counted again.
+        rooms = self._worker.rooms
+        while rooms is not None and rooms.is_alive() and not rooms.actor_inbox.empty():
+            await asyncio.sleep(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -19,8 +20,6 @@ from ..protocol.log import log
 from .system import DEFAULT_GRACE, ActorSystem
 
 EXIT_S = 5.0
-# The threads that a system leaves behind when the agent's code does not end.
-_LEFT_BEHIND = ("greenroom-control", "greenroom-user", "greenroom-cycle")
 
 
 class ExitCode(IntEnum):
@@ -70,8 +69,8 @@ _Events = SimpleQueue[_Event | _Over]
 def run_process(system: ActorSystem, grace: timedelta = DEFAULT_GRACE) -> ExitCode:
     """Run ``system`` until it ends or the process is told to; answer the exit code, and say on stderr why if it is not 0.
 
-    The first SIGTERM or SIGINT stops the system with ``grace``; the second gives up at once, with FAILED. Follow it by
-    ``leave``: it may leave threads behind. Call it on the main thread, where Python handles signals.
+    The first SIGTERM or SIGINT stops the system with ``grace``; the second gives up at once, with FAILED. Call it on the main
+    thread, where Python handles signals.
     """
     events = _Events()
     with _handling(signal.SIGTERM, signal.SIGINT, by=lambda *_: events.put(_Event.SIGNAL)):
@@ -143,18 +142,33 @@ def _handling(*numbers: signal.Signals, by: Callable[..., object]) -> Iterator[N
             signal.signal(number, handler)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process with ``code``, whatever threads the agent's code has left running.
+class Exit:
+    """The end of this process, 5 s after it is called at the latest, whatever the agent's code leaves running.
 
-    As usual if it can be done in 5 s. A cycle's code that outlived its system may run on for ever: then, and after the 5 s,
-    without waiting for threads and without atexit functions.
+    Threads are waited for and atexit functions run as usual within that time. Make it before the agent's code is imported: of
+    the atexit functions, the first registered is the last to run.
     """
-    deadline = threading.Timer(EXIT_S, os._exit, (code,))
-    deadline.daemon = True
-    deadline.start()
-    with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
-        sys.stdout.flush()
-    if any(thread.name.startswith(_LEFT_BEHIND) for thread in threading.enumerate()):
+
+    def __init__(self) -> None:
+        self._code = int(ExitCode.FAILED)
+        atexit.register(self._end)
+
+    def __call__(self, code: int) -> NoReturn:
+        self._code = code
+        deadline = threading.Timer(EXIT_S, os._exit, (code,))
+        deadline.daemon = True
+        deadline.start()
+        _flush()
+        sys.exit(code)
+
+    def _end(self) -> None:
+        # What Python would do next runs the agent's code once more: it closes coroutines, which may not want to end.
+        _flush()
         logging.shutdown()
-        os._exit(code)
-    sys.exit(code)
+        os._exit(self._code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it has gone
+            stream.flush()

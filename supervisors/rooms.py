@@ -51,11 +51,14 @@ class Owned(Control):
 
 
 class _Exited(Control):
-    __slots__ = ("failure", "ref", "room")
+    """A room has ended; ``claimed`` is the entry that it had claimed last."""
 
-    def __init__(self, room: str, ref: pykka.ActorRef[Any], failure: BaseException | None) -> None:
+    __slots__ = ("claimed", "failure", "ref", "room")
+
+    def __init__(self, room: str, ref: pykka.ActorRef[Any], claimed: str, failure: BaseException | None) -> None:
         self.room = room
         self.ref = ref
+        self.claimed = claimed
         self.failure = failure
 
 
@@ -125,16 +128,16 @@ class RoomSupervisor(LoopActor):
         return ref
 
     def _on_exit(self, room: str, ref: pykka.ActorRef[Room], failure: BaseException | None) -> None:
-        tell(self.actor_ref, _Exited(room, ref, failure))
+        actor = ref._actor_weakref()
+        assert actor is not None  # it calls this; when its end is handled it may be gone
+        tell(self.actor_ref, _Exited(room, ref, actor.machine.claimed, failure))
 
     def _exited(self, message: _Exited) -> None:
         child = self._children.get(message.room)
         if child is None or child.ref is not message.ref:
             return
-        actor = message.ref._actor_weakref()
-        claimed = actor.machine.claimed if actor is not None else child.ready
         if message.failure is None:
-            if child.ready != claimed:  # an entry came while it was ending
+            if child.ready != message.claimed:  # an entry came while it was ending
                 child.ref = self._begin(message.room, child.ready)
             else:
                 self._forget(message.room)

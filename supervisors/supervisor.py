@@ -52,17 +52,19 @@ class _Exited(Control):
 
 
 class _StartFrom(Control):
-    __slots__ = ("index",)
+    __slots__ = ("first", "task")
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    def __init__(self, first: int, task: asyncio.Task[None] | None) -> None:
+        self.first = first
+        self.task = task
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Child:
     spec: ChildSpec
     ref: pykka.ActorRef[Any] | None = None
     stopping: bool = False
+    over: bool = False  # never to be started again
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -84,7 +86,7 @@ class Supervisor(LoopActor):
         self._children = [_Child(spec) for spec in specs]
         self._strategy = strategy
         self._history = RestartHistory(policy or RestartPolicy())
-        self._restarting: asyncio.Task[None] | None = None
+        self._restarting: dict[int, asyncio.Task[None]] = {}  # by the first child that each is to start
         self._closing = False
 
     def on_start(self) -> None:
@@ -104,24 +106,35 @@ class Supervisor(LoopActor):
     def on_receive(self, message: Any) -> None:
         if isinstance(message, _Exited):
             self._exited(message)
-        elif isinstance(message, _StartFrom):
-            self._start_again(message.index)
+        elif isinstance(message, _StartFrom) and self._restarting.get(message.first) is message.task:
+            self._start_again(message.first)
 
     def _exited(self, message: _Exited) -> None:
         index, child = next((i, c) for i, c in enumerate(self._children) if c.spec.name == message.name)
         if child.ref is not message.ref or child.stopping or self._closing:
             return
         child.ref = None
-        if not child.spec.restart.after(message.failure):
-            return
-        delay_s = self._history.next_delay_s(self.loop.loop.time())
-        log.warning("child.failed", child=message.name, restart_in_s=delay_s, exc_info=message.failure)
+        if child.spec.restart.after(message.failure):
+            self._failed(index, message.failure)
+        else:
+            child.over = True
+
+    def _failed(self, index: int, failure: BaseException | None) -> None:
+        """Plan the restart of a child, and of those that go with it, or give up."""
+        name, delay_s = self._children[index].spec.name, self._history.next_delay_s(self.loop.loop.time())
+        log.warning("child.failed", child=name, restart_in_s=delay_s, exc_info=failure)
         if delay_s is None:
-            raise BudgetSpent(f"{message.name} failed too often: {message.failure}") from message.failure
-        first = 0 if self._strategy is Strategy.ONE_FOR_ALL else index
-        if self._restarting is not None:
-            self._restarting.cancel()
-        self._restarting = asyncio.create_task(self._restart(first, delay_s))
+            raise BudgetSpent(f"{name} failed too often: {failure}") from failure
+        first = index
+        if self._strategy is not Strategy.ONE_FOR_ONE:  # one restart at a time, of all who wait for one
+            first = 0 if self._strategy is Strategy.ONE_FOR_ALL else min([index, *self._restarting])
+            self._cancel_restarts()
+        self._restarting[first] = asyncio.create_task(self._restart(first, delay_s))
+
+    def _cancel_restarts(self) -> None:
+        for task in self._restarting.values():
+            task.cancel()
+        self._restarting.clear()
 
     def _group(self, first: int) -> list[_Child]:
         return [self._children[first]] if self._strategy is Strategy.ONE_FOR_ONE else self._children[first:]
@@ -131,12 +144,18 @@ class Supervisor(LoopActor):
         await self._stop_children(self._group(first))
         await asyncio.sleep(delay_s)
         if not self.actor_stopped.is_set():
-            self.actor_ref.tell(_StartFrom(first))
+            self.actor_ref.tell(_StartFrom(first, asyncio.current_task()))
 
     def _start_again(self, first: int) -> None:
+        del self._restarting[first]
         for child in self._group(first):
-            if child.ref is None and not self._closing:
+            if child.ref is not None or child.over or child.spec.restart is Restart.TEMPORARY:
+                continue
+            try:
                 self._start(child)
+            except Exception as error:  # as if it had started and failed at once
+                self._failed(self._children.index(child), error)
+                return
 
     async def _stop_children(self, children: Sequence[_Child]) -> None:
         for child in reversed(children):
@@ -153,19 +172,27 @@ class Supervisor(LoopActor):
 
     async def stop_child(self, name: str) -> None:
         """Stop one child for good, with its deadline. Call it on the loop."""
-        await self._stop_children([child for child in self._children if child.spec.name == name])
+        children = [child for child in self._children if child.spec.name == name]
+        for child in children:
+            child.over = True
+        await self._stop_children(children)
 
     async def shut_down(self) -> None:
         """Stop the children in reverse order, each with its deadline, then this supervisor. Call it on the loop."""
         self._closing = True
-        if self._restarting is not None:
-            self._restarting.cancel()
+        self._cancel_restarts()
         await self._stop_children(self._children)
-        self.stop()
+        if self.actor_ref.is_alive():  # it may have failed meanwhile
+            self.stop()
 
-    def on_failure(self, *_: object) -> None:
+    def on_stop(self) -> None:
+        """The children end with their supervisor, the last one first; ``shut_down`` waits for each of them."""
         self._closing = True
+        self._cancel_restarts()
         for child in reversed(self._children):
             if child.ref is not None:
                 child.stopping = True
                 child.ref.stop(block=False)
+
+    def on_failure(self, *_: object) -> None:
+        self.on_stop()

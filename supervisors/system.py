@@ -79,7 +79,9 @@ class ActorSystem:
         self._lease = lease
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._lock = threading.Lock()
+        self._begun = threading.Event()  # start has ended, one way or the other
         self._stopped = threading.Event()
+        self._closing: asyncio.Future[None] | None = None
         self._started = False
         self._stopping = False
         self._control = LoopThread("greenroom-control")
@@ -109,6 +111,8 @@ class ActorSystem:
             self._stopped.set()
             self._ended.set_result(None)
             raise
+        finally:
+            self._begun.set()
         return self
 
     async def _begin(self, agent: Agent) -> None:
@@ -182,11 +186,13 @@ class ActorSystem:
         May be called from any thread but the agent's own, and more than once; a later call waits for the first.
         """
         with self._lock:
-            first = self._started and not self._stopping
-            self._stopping = True
+            if not self._started:
+                return
+        self._begun.wait()
+        with self._lock:
+            first, self._stopping = not self._stopping, True
         if not first:
-            if self._started:
-                self._stopped.wait()
+            self._stopped.wait()
             return
         failed = self._ended.done()
         try:
@@ -200,7 +206,9 @@ class ActorSystem:
 
     async def _finish(self, grace_s: float) -> None:
         root = self._root._actor_weakref()
-        if root is not None and self._root.is_alive():
+        if self._closing is not None:
+            await self._closing  # it lets go already: there is nothing to drain
+        elif root is not None and self._root.is_alive():
             await root.stop_child("dispatcher")
             await self._drain(grace_s)
             await root.shut_down()

@@ -47,14 +47,14 @@ def _is_dotted(name: str) -> bool:
 def _import(where: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    if where.endswith(".py") and not Path(where).is_file():
+        raise AgentError(f"no file {where}")
     try:
         return _import_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except (Exception, SystemExit) as error:  # it is the user's module: it may raise anything
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{where}.".startswith(f"{missing}."):
             raise AgentError(f"no module named {missing}, neither in {os.getcwd()} nor installed") from None
-        if isinstance(error, FileNotFoundError) and error.filename == where:
-            raise AgentError(f"no file {where}") from None
         raise _failed_import(where, error) from None
 
 

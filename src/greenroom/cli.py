@@ -32,7 +32,7 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .supervisors.process import ExitCode, complain, exit_code, leave, run_process
+from .supervisors.process import Exit, ExitCode, complain, exit_code, run_process
 from .supervisors.system import ActorSystem
 
 URL_VARIABLE = "GREENROOM_REDIS_URL"
@@ -344,7 +344,6 @@ def execute(arguments: Sequence[str]) -> int:
             typer.echo(note, err=True)
         return exit_code(error)
     except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -357,4 +356,5 @@ def _command(error: typer.BadParameter) -> str:
 
 def main() -> NoReturn:
     """The entry point of the command ``greenroom``."""
+    leave = Exit()
     leave(execute(sys.argv[1:]))

@@ -106,8 +106,5 @@ def receipt_row(receipt: Receipt) -> Sequence[Any]:
 def room_facts(status: RoomStatus, agent: AgentStatus) -> Mapping[str, Any]:
     """What there is to say about a room, and whether its whole agent is held."""
     said = {name: value for name, value in status if value}
-    return {"room": status.room, "phase": status.phase, "waiting": status.waiting} | said | _held(agent)
-
-
-def _held(agent: AgentStatus) -> dict[str, Any]:
-    return {"agent": agent.hold} if agent.hold else {}
+    held = {"agent": agent.hold} if agent.hold else {}
+    return {"room": status.room, "phase": status.phase, "waiting": status.waiting} | said | held

@@ -138,8 +138,8 @@ class LoopActor(pykka.Actor):
     def _end(self) -> None:
         monitors, self._monitors = self._monitors, []
         self._actor_loop_teardown()
-        # Told after the end, by one who did not know yet. Nothing here refers to the actor: it goes when its last user does, and
-        # does not wait for the garbage collector.
+        # Told after the end, by one who did not know yet. Nothing here refers to the actor: it goes when its last user does,
+        # and does not wait for the garbage collector.
         self.actor_inbox.on_put = partial(self.loop.post, _turn_away, str(self.actor_ref), self._failure)
         for on_exit in monitors:
             _tell_end(on_exit, self._failure)

@@ -30,7 +30,7 @@ class Mailbox:
         self._control: deque[Envelope[Any]] = deque()
         self._messages: deque[Envelope[Any]] = deque()
         self._run = 0
-        self.on_put: Callable[[Mailbox], None] = _nobody
+        self.on_put: Callable[[Mailbox], object] = _nobody
 
     def put(self, envelope: Envelope[Any], /) -> None:
         urgent = isinstance(envelope.message, Control | _ActorStop)

@@ -98,5 +98,5 @@ class Dispatcher(Service):
             self._worker.tell_rooms(Activate(ready, room))
         # The room supervisor takes a slot for each: it must have done so before they are counted again.
         rooms = self._worker.rooms
-        while rooms is not None and rooms.is_alive() and not rooms.actor_inbox.empty():
+        while rooms is not None and rooms.is_alive() and not rooms.actor_inbox.empty():  # noqa: ASYNC110  # a turn or two
             await asyncio.sleep(0)

@@ -91,9 +91,10 @@ def test_durations_that_make_no_sense_are_refused(first: timedelta, most: timede
 @given(
     st.lists(st.floats(min_value=0, max_value=20), max_size=40),
     st.integers(min_value=0, max_value=5),
-    st.floats(min_value=0.5, max_value=30),
+    st.timedeltas(timedelta(seconds=0.5), timedelta(seconds=30)),
 )
-def test_never_more_than_intensity_restarts_in_any_period(gaps: list[float], intensity: int, period_s: float) -> None:
+def test_never_more_than_intensity_restarts_in_any_period(gaps: list[float], intensity: int, period: timedelta) -> None:
+    period_s = period.total_seconds()
     tries, now, restarts = history(intensity, period_s), 0.0, []
     for gap in gaps:
         now += gap

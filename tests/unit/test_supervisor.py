@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pykka
@@ -14,7 +15,11 @@ import pytest
 from greenroom import Backoff, BudgetSpent
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.loop_actor import LoopActor, monitor
+from greenroom.actors.room import CycleFailed
+from greenroom.actors.slots import Slots
+from greenroom.actors.transitions import RoomMachine
 from greenroom.supervisors.restart import Restart, RestartPolicy
+from greenroom.supervisors.rooms import Activate, RoomSupervisor
 from greenroom.supervisors.service import Service
 from greenroom.supervisors.supervisor import ChildSpec, Strategy, Supervisor
 
@@ -66,6 +71,12 @@ class Child(LoopActor):
         return message
 
 
+def settle(loop: LoopThread) -> None:
+    """Wait until all that was told before is done, and what it led to at once."""
+    for _ in range(20):
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop.loop).result(LIMIT_S)
+
+
 class House:
     """A supervisor and its children, each known by its name."""
 
@@ -97,9 +108,7 @@ class House:
         self.refs[name].tell(error or ValueError(f"{name} fails"))
 
     def settle(self) -> None:
-        """Wait until all that was told before is done, and what it led to at once."""
-        for _ in range(20):
-            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop.loop).result(LIMIT_S)
+        settle(self.loop)
 
     def shut_down(self) -> None:
         actor = self.root._actor_weakref()
@@ -263,13 +272,11 @@ def test_a_nested_supervisor_escalates_to_its_own(loop: LoopThread) -> None:
 def test_a_child_that_does_not_stop_in_its_time_does_not_hold_up_the_others(loop: LoopThread) -> None:
     """row 43"""
     journal = Journal()
-    deaf = pykka.ThreadingFuture
 
     class Deaf(Child):
         def _stop(self) -> None:
             """Never."""
 
-    assert deaf
     specs = [
         ChildSpec("a", lambda: Child.start(loop, "a", journal)),
         ChildSpec("deaf", lambda: Deaf.start(loop, "deaf", journal), shutdown=timedelta(milliseconds=50)),
@@ -292,6 +299,36 @@ def test_a_stopped_child_stays_stopped(loop: LoopThread) -> None:
     house.settle()
     assert house.journal.since(2) == ["-b"]
     house.shut_down()
+
+
+def test_a_stopped_child_is_not_started_again_with_others(loop: LoopThread) -> None:
+    house = House(loop, "abc", strategy=Strategy.REST_FOR_ONE)
+    actor = house.root._actor_weakref()
+    assert actor is not None
+    loop.run(actor.stop_child("c")).result(LIMIT_S)
+    house.fail("a")
+    house.journal.wait("+b", 2)
+    house.settle()
+    assert house.journal.since(3) == ["-c", "!a", "-b", "+a", "+b"]
+    house.shut_down()
+
+
+def test_a_temporary_child_is_not_started_again_with_others(loop: LoopThread) -> None:
+    """row 43"""
+    journal, refs = Journal(), []
+
+    def start() -> pykka.ActorRef[Child]:
+        refs.append(Child.start(loop, "a", journal))
+        return refs[-1]
+
+    specs = [ChildSpec("a", start), ChildSpec("b", lambda: Child.start(loop, "b", journal), Restart.TEMPORARY)]
+    root = Supervisor.start(loop, specs, strategy=Strategy.ONE_FOR_ALL, policy=PATIENT)
+    journal.wait("+b")
+    refs[0].tell(ValueError("fails"))
+    journal.wait("+a", 2)
+    root.stop(timeout=LIMIT_S)
+    journal.wait("-a")
+    assert journal.entries == ["+a", "+b", "!a", "-b", "+a", "-a"]
 
 
 def test_shutting_down_during_a_back_off_starts_nothing(loop: LoopThread) -> None:
@@ -326,6 +363,92 @@ def test_a_start_that_fails_is_a_failure_of_the_child(loop: LoopThread) -> None:
     assert root.is_alive()
     root.stop(timeout=LIMIT_S)
     journal.wait("-a")
+
+
+# The room supervisor. -------------------------------------------------------------------------------------------
+
+
+class FakeRoom(LoopActor):
+    """A room that ends when it is told to, and not before."""
+
+    def __init__(self, context: Any, room: str, ready: str) -> None:
+        super().__init__(context.control)
+        self.machine = RoomMachine(ready)
+        context.begun.append((room, ready))
+
+    def on_receive(self, message: Any) -> None:
+        if isinstance(message, BaseException):
+            raise message
+
+
+@pytest.fixture
+def context(loop: LoopThread) -> Any:
+    """What the room supervisor needs of a worker; ``begun`` is what it has started."""
+    return SimpleNamespace(control=loop, slots=Slots(10), active={}, begun=[])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_entry_that_arrives_while_its_room_ends_starts_the_room_again(loop: LoopThread, context: Any, fails: bool) -> None:
+    """row 26"""
+    rooms = RoomSupervisor.start(context, FakeRoom.start)
+    rooms.tell(Activate("1-0", "42"))
+    (first,) = living_rooms(loop, 1)
+    go = threading.Event()
+    loop.post(go.wait, LIMIT_S)
+    if fails:
+        first.tell(CycleFailed("on record"))
+    else:
+        first.stop(block=False)
+    rooms.tell(Activate("2-0", "42"))  # is handled before the supervisor hears of the end
+    go.set()
+    del first
+    settle(loop)
+    assert context.begun == [("42", "1-0"), ("42", "2-0")]
+    rooms.stop(timeout=LIMIT_S)
+
+
+def test_a_room_that_ended_with_its_entry_claimed_is_forgotten(loop: LoopThread, context: Any) -> None:
+    rooms = RoomSupervisor.start(context, FakeRoom.start)
+    rooms.tell(Activate("1-0", "42"))
+    (room,) = living_rooms(loop, 1)
+    room.stop(timeout=LIMIT_S)
+    settle(loop)
+    actor = rooms._actor_weakref()
+    assert actor is not None
+    assert len(actor) == 0
+    assert context.active == {}
+    assert actor.whereis("42") is None
+    rooms.stop(timeout=LIMIT_S)
+
+
+def test_the_same_entry_handed_over_twice_starts_one_room(loop: LoopThread, context: Any) -> None:
+    """row 20"""
+    rooms = RoomSupervisor.start(context, FakeRoom.start)
+    for _ in range(5):
+        rooms.tell(Activate("1-0", "42"))
+    settle(loop)
+    assert context.begun == [("42", "1-0")]
+    rooms.stop(timeout=LIMIT_S)
+
+
+def test_a_room_that_crashes_does_not_touch_the_others(loop: LoopThread, context: Any) -> None:
+    """row 32"""
+    rooms = RoomSupervisor.start(context, FakeRoom.start)
+    for number in range(3):
+        rooms.tell(Activate(f"{number}-0", str(number)))
+    first, *others = living_rooms(loop, 3)
+    first.tell(CycleFailed("on record"))
+    settle(loop)
+    assert len(context.begun) == 4
+    assert all(other.is_alive() for other in others)
+    rooms.stop(timeout=LIMIT_S)
+
+
+def living_rooms(loop: LoopThread, count: int) -> list[pykka.ActorRef[FakeRoom]]:
+    settle(loop)
+    refs = pykka.ActorRegistry.get_by_class(FakeRoom)
+    assert len(refs) == count
+    return refs
 
 
 # Services. ----------------------------------------------------------------------------------------------------

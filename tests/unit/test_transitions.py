@@ -315,10 +315,10 @@ def test_drain_now_refunds_a_running_cycle() -> None:
 
 # What no sequence may bring about. --------------------------------------------------------------------------
 
-ACTS = st.sampled_from(
-    "decide answer finished failed rejected cancelled late backoff-over refused too-slow "
-    "lost drain drain-now ready interrupt stop pause play".split()
-)
+CODE_ENDS = ["finished", "failed", "rejected", "cancelled", "late"]
+SIGNALS = ["interrupt", "stop", "pause", "play"]
+OTHERS = ["backoff-over", "refused", "too-slow", "lost", "drain", "drain-now", "ready"]
+ACTS = st.sampled_from(["decide", "answer", *CODE_ENDS, *SIGNALS, *OTHERS])
 WORDS = st.sampled_from(["grant", "aborted grant", "backoff", "empty", "held", "lost", "interrupt", "stop", "fenced", "failed"])
 
 
@@ -423,9 +423,9 @@ class World:
         ticket = self.granted[-1] if self.granted else 0
         if act in ("decide", "answer"):
             getattr(self, act)(word)
-        elif act in ("finished", "failed", "rejected", "cancelled", "late"):
+        elif act in CODE_ENDS:
             self.ends(act)
-        elif act in ("interrupt", "stop", "pause", "play"):
+        elif act in SIGNALS:
             if act in ("interrupt", "stop") and not self.ended:
                 self.heard = self.clock
             self.handle(Signal(act, self.clock))

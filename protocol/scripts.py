@@ -21,7 +21,8 @@ class Script:
 def scripts() -> dict[str, Script]:
     """Every script by name, read once."""
     folder = files(__package__) / "lua"
-    texts = {entry.name.removesuffix(".lua"): entry.read_text() for entry in folder.iterdir() if entry.name.endswith(".lua")}
+    found = [entry for entry in folder.iterdir() if entry.name.endswith(".lua")]
+    texts = {entry.name.removesuffix(".lua"): entry.read_text(encoding="utf-8") for entry in found}
     prelude = texts.pop("prelude")
     return {name: _script(name, prelude + "\n" + body) for name, body in sorted(texts.items())}
 

@@ -74,8 +74,9 @@ class RedisServer:
 
     A server that runs in the directory already is found and used, and then left running by ``stop``. The port is kept from one
     start to the next unless another program took it, so clients reconnect to the same URL. A crash of the machine may lose the
-    last second of writes (``appendfsync everysec``), a crash of the server or of its parent none. The server gets no Ctrl-C of
-    the terminal, and goes on when its parent is killed: the next start in the directory finds it. It has no password: every
+    last second of writes (``appendfsync everysec``), and so may a kill -9 of the server while its disk is slow to sync: with
+    ``extra=["--appendfsync", "always"]`` neither does. A crash of its parent loses none. The server gets no Ctrl-C of the
+    terminal, and goes on when its parent is killed: the next start in the directory finds it. It has no password: every
     user of this machine can reach it. ``port`` and ``pid`` are 0 while it is not started.
     ``appendonly=False`` keeps nothing on disk; ``extra`` is further options as on a command line: ``["--maxmemory", "1gb"]``.
     """

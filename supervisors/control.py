@@ -60,10 +60,10 @@ class ControlListener(Service):
 
     async def _entry(self, entry: str, flat: list[bytes]) -> None:
         row = fields(flat)
-        if "upto" in row and "outcome" in row:
-            self._wake(row)
-            return
         try:
+            if "upto" in row and "outcome" in row:  # what a script wrote
+                self._wake(row)
+                return
             mode, rooms, options = read_signal(row)
         except InvalidRequest as error:
             if (await self._store.malformed(entry, str(error))).word == "ok":
@@ -75,10 +75,11 @@ class ControlListener(Service):
 
     def _wake(self, row: Mapping[str, bytes]) -> None:
         try:
-            upto, mode = int(row["upto"]), text(row.get("mode", b""))
-        except ValueError:  # somebody wrote by hand what only scripts write
-            return
-        if row["outcome"] != Outcome.APPLIED.encode():
+            upto, mode = int(row["upto"]), check_mode(text(row.get("mode", b"")))
+            outcome = Outcome(text(row["outcome"]))
+        except ValueError as error:
+            raise InvalidRequest(f"written by hand as only scripts write: {str(error)[:200]}") from None
+        if outcome is not Outcome.APPLIED:
             return
         if "room" in row:
             self._worker.tell_rooms(RoomSignal(text(row["room"]), Signal(mode, upto)))

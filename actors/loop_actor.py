@@ -31,11 +31,12 @@ class Monitor(Control):
 
 
 def monitor(ref: pykka.ActorRef[Any], on_exit: OnExit) -> None:
-    """Watch a loop actor's death. One that is dead already tells so at once, with None."""
+    """Watch a loop actor's death. One that is dead already tells so at once; of one that is forgotten, as if it had stopped."""
     try:
         ref.tell(Monitor(on_exit))
     except pykka.ActorDeadError:
-        on_exit(None)
+        actor = ref._actor_weakref()
+        on_exit(actor._failure if actor is not None else None)
 
 
 def tell(ref: pykka.ActorRef[Any] | None, message: Any) -> bool:
@@ -113,8 +114,8 @@ class LoopActor(pykka.Actor):
         try:
             function(*args)
         except BaseException as error:
+            self._failure = error  # before it counts as stopped: whoever sees it so may ask why
             self._handle_failure(*sys.exc_info())
-            self._failure = error
             try:
                 self.on_failure(*sys.exc_info())
             except BaseException:

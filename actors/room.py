@@ -39,6 +39,8 @@ from .transitions import (
     Wait,
 )
 
+TURNS = 10  # messages in a row, before a room gives way to those that wait for a slot
+
 _requests = itertools.count(1)
 
 
@@ -81,6 +83,7 @@ class Room(LoopActor):
         self._run: Run | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_slot = True
+        self._turns = 0  # cycles since the claim
 
     def __str__(self) -> str:
         return f"Room({self.room})"
@@ -93,6 +96,7 @@ class Room(LoopActor):
             raise message.error
         if isinstance(message, Taken):
             self._keep_state(message.answer)
+        self.machine.give_way = self._turns >= TURNS and not self._context.slots.free
         self._act(self.machine.handle(message))
 
     def on_stop(self) -> None:
@@ -164,13 +168,14 @@ class Room(LoopActor):
         if not self._has_slot:  # woken by a signal or a new entry, not by its turn
             self._has_slot = True
             context.slots.take()
-        self._state = None
+        self._state, self._turns = None, 0
         request = f"{context.worker}:{context.incarnation}:{next(_requests)}"
         call = partial(context.store.claim, self.room, worker=context.worker, incarnation=context.incarnation)
         self._expect(call(ready=effect.ready, request=request, terms=context.spec.terms))
 
     def _start_cycle(self, effect: Start) -> None:
         context, grant = self._context, effect.grant
+        self._turns += 1
         link = CycleLink(context.control, context.store, self.room, grant.ticket, self._refused)
         self._run = context.runner.start(grant, self._state, link, self._report)
 

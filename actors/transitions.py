@@ -212,6 +212,7 @@ class RoomMachine:
         self.grant: Grant | None = None
         self.why = ""  # why the live cycle is aborted
         self.draining = False
+        self.give_way = False  # whether the room is to go to the end of the line before its next message
         self._failing = ""  # the error that is being recorded
         self._heard: Signal | None = None  # the latest abort signal, for a grant that is still on its way
         self._woken = False  # whether any signal came since the claim, whose answer may be older than it
@@ -300,7 +301,10 @@ class RoomMachine:
         assert self.grant is not None
         self.state = State.SETTLING
         attempt = self.grant.message.attempt
-        return [Settle(self.grant.ticket, how, not self.draining, error, attempt)]
+        return [Settle(self.grant.ticket, how, self._takes_next(), error, attempt)]
+
+    def _takes_next(self) -> bool:
+        return not (self.draining or self.give_way)
 
     # What the agent's code did. -------------------------------------------------------------------
 
@@ -310,7 +314,7 @@ class RoomMachine:
         if self.state is State.ABORTING:
             return self._aborted()
         self.state = State.SETTLING
-        return [Commit(event.ticket, event.reply, event.state, not self.draining)]
+        return [Commit(event.ticket, event.reply, event.state, self._takes_next())]
 
     def _failed(self, event: Failed) -> list[Effect]:
         if not self._runs(event.ticket):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ..protocol.connect import back_off, open_connection
-from ..protocol.errors import RedisRefused
+from ..protocol.errors import RedisError as GreenroomRedisError
 from ..protocol.log import log
 from ..protocol.store import read_ready
-from .rooms import Activate, Owned
+from .rooms import Activate
 from .service import Service
-from .worker import Worker
+from .worker import PAGE, Worker
 
-PAGE = 100
+STABLE_S = 10.0  # a part that has run for so long starts its back-off anew
 RESCAN_LEASES = 2  # how many leases lie between two looks at what this worker owns
 
 
@@ -28,37 +30,48 @@ class Dispatcher(Service):
         super().__init__(worker.context.control)
         self._worker = worker
         self._store = worker.context.store
-        self._adopt_at = 0.0
-        self._rescan_at = 0.0
+        self._resume_at = 0.0
 
     async def run(self) -> None:
+        self._worker.rescan.set()
+        async with asyncio.TaskGroup() as parts:
+            parts.create_task(self._forever(self._read))
+            parts.create_task(self._forever(self._recover))
+
+    async def _forever(self, part: Callable[[], Awaitable[None]]) -> None:
         failures = 0
         while True:
+            started = asyncio.get_running_loop().time()
             try:
-                async with open_connection(self._store.redis) as connection:
-                    while True:
-                        await self._turn(connection)
-                        failures = 0
-            except (RedisError, OSError, TimeoutError, RedisRefused) as error:
+                await part()
+            except (RedisError, OSError, TimeoutError, GreenroomRedisError) as error:
                 log.warning("dispatcher.lost", error=str(error))
-                self._worker.rescan = True
+                self._worker.rescan.set()
+            failures = failures + 1 if asyncio.get_running_loop().time() - started < STABLE_S else 0
             await back_off(failures)
-            failures += 1
 
-    async def _turn(self, connection: AbstractConnection) -> None:
-        worker = self._worker
-        now = asyncio.get_running_loop().time()
-        if worker.rescan or now >= self._rescan_at:
-            self._rescan_at = now + worker.lease_s * RESCAN_LEASES
-            await self._rescan()
-        free = await worker.context.slots.wait_free()
-        if now >= self._adopt_at:
-            self._adopt_at = now + worker.lease_s / 2
-            if await self._store.adopt(worker.name, min(free, PAGE)):
-                self._adopt_at = now
-                worker.rescan = True
-                return
-        await self._read_new(connection, min(free, PAGE))
+    async def _read(self) -> None:
+        """Hand over what is ready, as many rooms as there are free slots."""
+        async with open_connection(self._store.redis) as connection:
+            while True:
+                free = await self._worker.context.slots.wait_free()
+                await self._read_new(connection, min(free, PAGE))
+
+    async def _recover(self) -> None:
+        """Adopt rooms of dead workers, and resume what this worker owns, at its own pace beside the new work."""
+        worker, rescan_s = self._worker, self._worker.lease_s * RESCAN_LEASES
+        rescan_at = 0.0
+        while True:
+            free = await worker.context.slots.wait_free()
+            moved = await self._store.adopt(worker.name, min(free, PAGE))
+            now = asyncio.get_running_loop().time()
+            if moved or worker.rescan.is_set() or now >= rescan_at:
+                rescan_at = now + rescan_s
+                await self._rescan()
+            if not moved:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(worker.lease_s / 2):
+                        await worker.rescan.wait()
 
     async def _read_new(self, connection: AbstractConnection, count: int) -> None:
         block_ms = max(50, int(self._worker.lease_s * 250))
@@ -69,29 +82,27 @@ class Dispatcher(Service):
         await self._activate(read_ready(reply))
 
     async def _rescan(self) -> None:
-        """Start each room that this worker owns and that is not at work here, in stages: as slots are free.
+        """Start each room that this worker owns and that is not at work here, in stages: as slots are free, and no more than
+        ``recovery_rate`` a second, so that a restart does not call a thousand models at once.
 
         There should be none but after a restart or a lost connection. But a worker of this name that was superseded may have
         been handed entries and died before it claimed them, so all are looked at now and then.
         """
         worker = self._worker
-        worker.rescan, lapsed, worker.lapsed = False, worker.lapsed, False
-        if lapsed:
-            await self._tell_owned()
+        worker.rescan.clear()
         after = "0-0"
         while page := await self._store.pending(worker.name, after, PAGE):
             for ready, room in page:
                 if worker.context.active.get(room) != ready:
+                    await self._keep_pace()
                     await worker.context.slots.wait_free()
                     await self._activate([(ready, room)])
             after = page[-1][0]
 
-    async def _tell_owned(self) -> None:
-        owned, after = set[str](), "0-0"
-        while page := await self._store.pending(self._worker.name, after, PAGE):
-            owned.update(ready for ready, _ in page)
-            after = page[-1][0]
-        self._worker.tell_rooms(Owned(owned))
+    async def _keep_pace(self) -> None:
+        now = asyncio.get_running_loop().time()
+        await asyncio.sleep(max(0.0, self._resume_at - now))
+        self._resume_at = max(now, self._resume_at) + 1 / self._worker.recovery_rate
 
     async def _activate(self, entries: list[tuple[str, str]]) -> None:
         for ready, room in entries:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -14,11 +16,15 @@ from ..actors.loop_actor import LoopActor, monitor, tell
 from ..actors.mailbox import Control
 from ..actors.room import CycleFailed, Room, RoomContext
 from ..actors.transitions import Drain, Lost, Ready, Signal
+from ..protocol.errors import RedisError
 from ..protocol.log import log
 from .restart import RestartHistory, RestartPolicy
 
-# A room is never given up here: its message has a durable budget of its own, and the back-off paces what cannot even start.
-ROOM_POLICY = RestartPolicy(intensity=1_000_000)
+# How often a room may fail before it is stopped durably. A message has a budget of its own, and a dead letter leaves its room
+# at work: this one is for a room in which nothing succeeds any more.
+ROOM_POLICY = RestartPolicy(intensity=20, period=timedelta(minutes=5))
+MAX_REASON_CHARS = 500
+GIVEN_UP_S = 1.0  # how long after it was stopped a room is looked at once more, to let go of what it had in processing
 
 
 class Activate(Control):
@@ -74,9 +80,13 @@ class RoomSupervisor(LoopActor):
     """Holds the rooms that have work on this worker. ``whereis`` and the children are for the control loop only."""
 
     def __init__(
-        self, context: RoomContext, start: Callable[[RoomContext, str, str], pykka.ActorRef[Room]] = Room.start
+        self,
+        context: RoomContext,
+        start: Callable[[RoomContext, str, str], pykka.ActorRef[Room]] = Room.start,
+        policy: RestartPolicy = ROOM_POLICY,
     ) -> None:
         super().__init__(context.control)
+        self._policy = policy
         self._context = context
         self._start_room = start
         self._children: dict[str, _Child] = {}
@@ -142,13 +152,40 @@ class RoomSupervisor(LoopActor):
             else:
                 self._forget(message.room)
             return
-        if isinstance(message.failure, CycleFailed):
-            self._restart(message.room, child)  # on record: the claim will say how long to wait
+        self._failed(message.room, child, message.failure)
+
+    def _failed(self, room: str, child: _Child, failure: BaseException) -> None:
+        recorded = isinstance(failure, CycleFailed)
+        if not recorded:
+            log.error("room.crashed", room=room, exc_info=failure)
+        if isinstance(failure, RedisError):  # Redis' trouble, and every room's: no reason to stop this one
+            self._restart_in(GIVEN_UP_S, room, child)
             return
-        child.history = child.history or RestartHistory(ROOM_POLICY)
-        delay_s = child.history.next_delay_s(self.loop.loop.time()) or 0.0
-        log.error("room.crashed", room=message.room, restart_in_s=round(delay_s, 3), exc_info=message.failure)
-        child.timer = self.loop.loop.call_later(delay_s, self._restart, message.room, child)
+        child.history = child.history or RestartHistory(self._policy)
+        delay_s = child.history.next_delay_s(self.loop.loop.time())
+        if delay_s is None:
+            self._give_up(room, child, failure)
+        elif recorded:
+            self._restart(room, child)  # the claim will say how long to wait
+        else:
+            self._restart_in(delay_s, room, child)
+
+    def _give_up(self, room: str, child: _Child, failure: BaseException) -> None:
+        """Stop the room durably: an operator sees why, and play tries again."""
+        reason = f"failed {self._policy.intensity + 1} times within {self._policy.period}, the last time of: {failure}"
+        log.error("room.stopped", room=room, reason=reason)
+        stop = self._context.store.control
+        stopped = stop("stop", (room,), cid=f"supervisor-{uuid.uuid4().hex}", by="supervisor", reason=reason[:MAX_REASON_CHARS])
+        stopped.add_done_callback(partial(self._gave_up, room, child))
+
+    def _gave_up(self, room: str, child: _Child, stopped: asyncio.Future[Any]) -> None:
+        if not stopped.cancelled() and (error := stopped.exception()):
+            log.error("room.stop_failed", room=room, error=error)
+        child.history = None  # played again, it has its whole budget
+        self._restart_in(GIVEN_UP_S, room, child)
+
+    def _restart_in(self, delay_s: float, room: str, child: _Child) -> None:
+        child.timer = self.loop.loop.call_later(delay_s, self._restart, room, child)
 
     def _restart(self, room: str, child: _Child) -> None:
         if self._children.get(room) is child and not self.actor_stopped.is_set():

@@ -51,6 +51,7 @@ class ActorSystem:
             host's name and the process id, which waits for the lease instead.
         max_rooms: how many rooms may be at work at once.
         lease: how long a worker that is gone keeps its rooms, 1 s or more.
+        recovery_rate: how many rooms a second are resumed after a restart or a take-over, beside new work.
 
     Raises:
         AgentError, InvalidRequest: an argument cannot be used.
@@ -65,6 +66,7 @@ class ActorSystem:
         name: str | None = None,
         max_rooms: int = 1000,
         lease: timedelta = DEFAULT_LEASE,
+        recovery_rate: float = 100.0,
     ) -> None:
         self._spec = inspect_agent(agent_class)
         self._keys = Keys(agent)
@@ -73,10 +75,13 @@ class ActorSystem:
             raise InvalidRequest(f"max_rooms: want a whole number of 1 or more, got {max_rooms!r}")
         if not isinstance(lease, timedelta) or lease < timedelta(seconds=1):
             raise InvalidRequest(f"lease: want a timedelta of 1 s or more, got {lease!r}")
+        if not isinstance(recovery_rate, int | float) or not recovery_rate > 0:
+            raise InvalidRequest(f"recovery_rate: want rooms a second, more than 0, got {recovery_rate!r}")
         connect(redis)  # a URL that is none is refused here and not on another thread
         self._url = redis
         self._max_rooms = max_rooms
         self._lease = lease
+        self._recovery_rate = float(recovery_rate)
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._lock = threading.Lock()
         self._begun = threading.Event()  # start has ended, one way or the other
@@ -136,7 +141,13 @@ class ActorSystem:
             slots=Slots(self._max_rooms),
             worker=self.name,
         )
-        self._worker = Worker(context, self._lease.total_seconds(), self._fatal, about=describe_process())
+        self._worker = Worker(
+            context,
+            self._lease.total_seconds(),
+            self._fatal,
+            recovery_rate=self._recovery_rate,
+            about=describe_process(),
+        )
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self._worker.beat()

@@ -17,10 +17,11 @@ from ..actors.room import RoomContext
 from ..protocol.errors import GreenroomError, RedisEmptied, Superseded
 from ..protocol.log import log
 from ..protocol.store import Beat
-from .rooms import RoomSupervisor
+from .rooms import Owned, RoomSupervisor
 from .service import Service
 
 BEATS_A_LEASE = 3
+PAGE = 100  # entries of the pending list that are read at once
 
 
 @dataclass(slots=True)
@@ -31,8 +32,8 @@ class Worker:
     lease_s: float
     on_fatal: Callable[[GreenroomError], None]
     control_seen: str | None = None  # how far the control stream was read, over restarts of the listener
-    rescan: bool = True  # whether the dispatcher is to look through what this worker owns already
-    lapsed: bool = False  # whether the lease had run out since that was done last
+    recovery_rate: float = 100.0  # rooms a second that are resumed after a restart or a take-over
+    rescan: asyncio.Event = field(default_factory=asyncio.Event)  # the dispatcher is to look through what this worker owns
     rooms: pykka.ActorRef[RoomSupervisor] | None = None
     instance: str = ""
     about: dict[str, str] = field(default_factory=dict)
@@ -93,5 +94,14 @@ class WorkerLease(Service):
                 return
             if beat.word == "lapsed":
                 log.warning("worker.lapsed", worker=worker.name, lease_s=worker.lease_s)
-                worker.rescan = worker.lapsed = True
+                await self._let_go_of_lost()
+                worker.rescan.set()
             await asyncio.sleep(worker.lease_s / BEATS_A_LEASE)
+
+    async def _let_go_of_lost(self) -> None:
+        """Tell the rooms which entries this worker still owns: those with another one were taken over."""
+        owned, after = set[str](), "0-0"
+        while page := await self._worker.context.store.pending(self._worker.name, after, PAGE):
+            owned.update(ready for ready, _ in page)
+            after = page[-1][0]
+        self._worker.tell_rooms(Owned(owned))

@@ -1,0 +1,1 @@
+"""What `scripts/chaos` does: a Redis, three workers and a load; faults at random; and an account kept outside Redis."""

@@ -1,0 +1,65 @@
+"""Fixtures of the integration tests: systems and clients that are always stopped, on an agent of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any, Protocol
+
+import pytest
+import redis as redis_py
+
+from greenroom import ActorSystem, Agent, Client
+from greenroom.protocol.keys import Keys
+from integration.agents import Director
+
+from helpers import unique
+
+
+class Running(Protocol):
+    """Starts a system on the test's Redis and agent. ``options`` are those of ActorSystem; the name is a fresh one."""
+
+    def __call__(self, agent_class: type[Agent], **options: Any) -> ActorSystem: ...
+
+
+@pytest.fixture
+def director() -> Director:
+    """Steers the handlers of this test's agents."""
+    return Director()
+
+
+@pytest.fixture
+def running(redis_url: str, agent: str) -> Iterator[Running]:
+    """Start systems; at the end of the test all are stopped, without grace."""
+    systems: list[ActorSystem] = []
+
+    def start(agent_class: type[Agent], **options: Any) -> ActorSystem:
+        system = ActorSystem(agent_class, **{"agent": agent, "redis": redis_url, "name": unique("worker"), **options})
+        systems.append(system)
+        return system.start()
+
+    yield start
+    with ExitStack() as stack:
+        for system in systems:
+            stack.callback(system.stop, timedelta(0))
+
+
+@pytest.fixture
+def client(redis_url: str, agent: str) -> Iterator[Client]:
+    """A client of the test's agent."""
+    with Client(agent, redis=redis_url, by="test") as client:
+        yield client
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[redis_py.Redis]:
+    """A plain redis-py client of the run's server, which decodes what it reads."""
+    with redis_py.Redis.from_url(redis_url, decode_responses=True) as plain:
+        yield plain
+
+
+@pytest.fixture
+def keys(agent: str) -> Keys:
+    """The keys of the test's agent."""
+    return Keys(agent)

@@ -1,0 +1,502 @@
+"""What clients promise: an ask ends with its own reply or says why not, and costs two connections whatever is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+import redis as redis_py
+
+from greenroom import (
+    Agent,
+    AskTimeout,
+    AsyncClient,
+    Client,
+    Cycle,
+    DeadLettered,
+    Discarded,
+    GreenroomError,
+    Interrupted,
+    Kind,
+    Message,
+    RedisUnavailable,
+    Reject,
+    ThreadCycle,
+)
+from greenroom.protocol import client as client_module
+from integration.agents import WAIT_S, Director, eventually, wait_output
+from integration.conftest import Running
+
+from helpers import unique
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(2 * WAIT_S):
+            await test()
+
+    asyncio.run(main())
+
+
+async def asked(client: AsyncClient, room: str, body: Any, **options: Any) -> asyncio.Task[Any]:
+    """An ask under way: its message is in the queue, and it has looked for outputs once."""
+    key = unique("key")
+    await client.send(room, body, key=key)
+    task = asyncio.create_task(client.ask(room, body, key=key, **options))
+    for _ in range(5):  # each answer is behind those that the ask waits for
+        await client.status(room)
+    return task
+
+
+# What an ask answers (row 31). -------------------------------------------------------------------------------
+
+
+class Shapes(Agent):
+    async def respond(self, message: Message, cycle: Cycle) -> Any:
+        if message.body == "sends":
+            await cycle.send("a")
+            await cycle.send("b")
+            return None
+        if message.body == "sends and returns":
+            await cycle.send("a")
+            return {"n": 1}
+        return None
+
+
+class Words(Agent):
+    async def respond(self, message: Message, cycle: Cycle) -> Any:
+        for piece in message.body:
+            yield piece
+
+
+class ThreadWords(Agent):
+    def respond(self, message: Message, cycle: ThreadCycle) -> Any:
+        yield from message.body
+
+
+@pytest.mark.parametrize(
+    ("body", "reply"), [("nothing", None), ("sends", "ab"), ("sends and returns", {"n": 1})], ids=lambda value: str(value)
+)
+def test_an_ask_answers_what_was_returned_or_else_sent(running: Running, client: Client, body: str, reply: Any) -> None:
+    """row 31"""
+    running(Shapes)
+    assert client.ask("42", body) == reply
+
+
+@pytest.mark.parametrize("agent_class", [Words, ThreadWords])
+@pytest.mark.parametrize(("body", "reply"), [(["a", "b", "c"], "abc"), ([1, "b"], [1, "b"]), ([], None)], ids=str)
+def test_an_ask_answers_what_was_yielded_text_joined(
+    running: Running, client: Client, agent_class: type[Agent], body: list[Any], reply: Any
+) -> None:
+    """row 31"""
+    running(agent_class)
+    assert client.ask("42", body) == reply
+
+
+def test_an_ask_answers_the_reply_of_its_own_message_among_many(
+    running: Running, director: Director, redis_url: str, agent: str
+) -> None:
+    """row 31"""
+    running(director.agent())
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            bodies = [f"{room}/{number}" for number in range(20) for room in range(5)]
+            replies = await asyncio.gather(*[client.ask(body[0], body) for body in bodies])
+            assert replies == bodies
+
+    run(test)
+
+
+def test_an_ask_answers_the_chunks_of_the_run_that_committed_not_of_one_that_failed(
+    running: Running, director: Director, redis_url: str, agent: str
+) -> None:
+    """row 31, row 23"""
+    running(director.agent())
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            ask = await asked(client, "42", "wait")
+            first = await director.arun("42")
+            await asyncio.to_thread(first.send, "half an ans")
+            first.fail()
+            second = await director.arun("42")
+            await asyncio.to_thread(second.send, "a whole answer")
+            second.finish()
+            assert await ask == "a whole answer"
+
+    run(test)
+
+
+def test_an_ask_waits_through_stop_and_play(running: Running, director: Director, redis_url: str, agent: str) -> None:
+    """row 31"""
+    running(director.agent())
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            ask = await asked(client, "42", "wait")
+            first = await director.arun("42")
+            await client.stop("42")
+            await asyncio.to_thread(first.wait_cancelled)
+            await client.play("42")
+            (await director.arun("42")).finish("after play")
+            assert await ask == "after play"
+
+    run(test)
+
+
+def test_an_ask_of_an_interrupted_message_raises_interrupted(
+    running: Running, director: Director, redis_url: str, agent: str
+) -> None:
+    """row 31"""
+    running(director.agent())
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            ask = await asked(client, "42", "wait")
+            await director.arun("42")
+            await client.interrupt("42")
+            with pytest.raises(Interrupted):
+                await ask
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("once too often"), Reject("once too often")], ids=lambda error: type(error).__name__
+)
+def test_an_ask_of_a_dead_letter_raises_dead_lettered_with_the_error(
+    running: Running, director: Director, redis_url: str, agent: str, error: Exception
+) -> None:
+    """row 31"""
+    running(director.agent(max_attempts=1))
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            ask = await asked(client, "42", "wait")
+            (await director.arun("42")).fail(error)
+            with pytest.raises(DeadLettered, match="once too often"):
+                await ask
+
+    run(test)
+
+
+def test_an_ask_of_a_discarded_message_raises_discarded(redis_url: str, agent: str) -> None:
+    """row 31"""
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            message = await client.send("42", "first", key="mine")
+            ask = asyncio.create_task(client.ask("42", "first", key="mine"))
+            await asyncio.sleep(0)
+            await client.discard("42", message)
+            with pytest.raises(Discarded):
+                await ask
+
+    run(test)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.05])
+def test_an_ask_that_nobody_answers_times_out_and_the_message_stays(redis_url: str, agent: str, timeout: float) -> None:
+    """row 31"""
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            await client.send("42", "before")
+            with pytest.raises(AskTimeout, match="stays in its queue"):
+                await client.ask("42", "hello", timeout=max(timeout, 0.05))
+            assert (await client.status("42")).waiting == 2
+
+    run(test)
+
+
+def test_an_ask_with_a_key_that_was_answered_long_ago_answers_the_same_at_once(
+    running: Running, director: Director, client: Client
+) -> None:
+    """row 31"""
+    running(director.agent())
+    assert client.ask("42", "first", key="mine") == "first"
+    assert client.ask("42", "other")
+    assert client.ask("42", "second", key="mine", timeout=WAIT_S) == "first"
+    assert director.bodies("42") == ["first", "other"]
+
+
+def test_a_cancelled_ask_leaves_nothing_behind(running: Running, director: Director, redis_url: str, agent: str) -> None:
+    """row 31"""
+    running(director.agent())
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            ask = await asked(client, "42", "wait")
+            run = await director.arun("42")
+            ask.cancel()
+            await asyncio.wait([ask])
+            run.finish()
+            assert await client.ask("42", "next") == "next"
+            assert not client._open()[1]._watched
+
+    run(test)
+
+
+# An ask never hangs. -----------------------------------------------------------------------------------------
+
+
+def test_closing_the_client_ends_its_asks_and_opens_nothing_again(redis_url: str, agent: str, redis: redis_py.Redis) -> None:
+    """row 31"""
+    known = connections(redis)
+
+    async def test() -> None:
+        client = AsyncClient(agent, redis=redis_url)
+        asks = [await asked(client, str(room), "x", timeout=None) for room in range(3)]
+        await client.close()
+        for ask in asks:
+            with pytest.raises(RedisUnavailable, match="closed"):
+                await ask
+        with pytest.raises(RedisUnavailable, match="closed"):
+            await client.send("42", "x")
+        await client.close()
+
+    run(test)
+    eventually(lambda: connections(redis) <= known, "every connection is closed")
+
+
+def test_closing_the_sync_client_ends_the_asks_of_other_threads(
+    monkeypatch: pytest.MonkeyPatch, redis_url: str, agent: str
+) -> None:
+    """row 31"""
+    monkeypatch.setattr(client_module, "LOOK_S", 3600.0)
+    client = Client(agent, redis=redis_url)
+    ended: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.ask("42", "x", timeout=None)
+        except BaseException as error:
+            ended.append(error)
+
+    threads = [threading.Thread(target=ask, daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: client.status("42").waiting == 3, "all three ask")
+    client.close()
+    for thread in threads:
+        thread.join(WAIT_S)
+        assert not thread.is_alive(), "an ask hangs in a closed client"
+    assert [isinstance(error, GreenroomError) for error in ended] == [True] * 3
+    with pytest.raises(GreenroomError, match="closed"):
+        client.send("42", "x")
+    client.close()
+
+
+def test_the_sync_client_leaves_no_thread(redis_url: str, agent: str) -> None:
+    with Client(agent, redis=redis_url) as client:
+        client.send("42", "x")
+        assert any(thread.name == "greenroom-client" for thread in threading.enumerate())
+    assert not any(thread.name == "greenroom-client" for thread in threading.enumerate())
+
+
+def test_following_is_given_up_with_its_loop(running: Running, director: Director, client: Client) -> None:
+    running(director.agent())
+    client.ask("42", "x")
+    for output in client.outputs("42", follow=True):
+        assert output.kind is Kind.REPLY
+        break
+    eventually(lambda: not client._client._open()[1]._watched, "nobody watches any more")
+
+
+# Connections. ------------------------------------------------------------------------------------------------
+
+
+def connections(redis: redis_py.Redis) -> set[str]:
+    return {row["id"] for row in redis.client_list()}
+
+
+def test_a_thousand_asks_at_once_share_two_connections(
+    running: Running, director: Director, redis_url: str, agent: str, redis: redis_py.Redis
+) -> None:
+    """row 31"""
+    running(director.agent())
+    most = [0]
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            known = await asyncio.to_thread(connections, redis)
+            asks = [asyncio.create_task(client.ask(f"room-{n % 250}", n, timeout=None)) for n in range(1000)]
+            while not all(ask.done() for ask in asks):
+                most[0] = max(most[0], len(await asyncio.to_thread(connections, redis) - known))
+            assert [await ask for ask in asks] == list(range(1000))
+
+    run(test)
+    assert 1 <= most[0] <= 2
+
+
+def test_followers_survive_that_every_connection_is_killed(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis
+) -> None:
+    """row 40, row 23"""
+    running(director.agent())
+    client.send("42", "wait")
+    steered = director.run("42")
+    seen: list[Any] = []
+    done = threading.Event()
+
+    def follow() -> None:
+        for output in client.outputs("42", follow=True):
+            seen.append(output.body)
+            if output.kind is Kind.REPLY:
+                done.set()
+                return
+
+    threading.Thread(target=follow, daemon=True).start()
+    for number in range(10):
+        steered.send(number)
+        redis.client_kill_filter(_type="normal", skipme=True)
+        redis.client_kill_filter(_type="pubsub")
+    steered.finish("end")
+    assert done.wait(WAIT_S)
+    assert seen == [*range(10), "end"]
+
+
+# What readers see (row 23). ----------------------------------------------------------------------------------
+
+
+def test_readers_are_told_of_what_is_new_and_need_not_look_by_themselves(
+    monkeypatch: pytest.MonkeyPatch, running: Running, director: Director, redis_url: str, agent: str
+) -> None:
+    """row 23, row 31"""
+    monkeypatch.setattr(client_module, "LOOK_S", 3600.0)
+    running(director.agent())
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            for number in range(20):
+                assert await client.ask(f"room-{number % 3}", number, timeout=WAIT_S) == number
+
+    run(test)
+
+
+def test_readers_find_what_they_were_not_told_of(
+    monkeypatch: pytest.MonkeyPatch, running: Running, director: Director, redis_url: str, agent: str
+) -> None:
+    """row 31: what Pub/Sub loses costs time, and nothing else."""
+    monkeypatch.setattr(client_module, "LOOK_S", 0.05)
+    running(director.agent())
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            ask = await asked(client, "42", "wait")
+            for events in client._open()[1]._watched.values():
+                events.clear()  # as if every hint were lost
+            (await director.arun("42")).finish("found")
+            assert await ask == "found"
+
+    run(test)
+
+
+def test_a_chunk_is_there_for_readers_when_send_returns(running: Running, director: Director, client: Client) -> None:
+    """row 23"""
+    running(director.agent())
+    message = client.send("42", "wait")
+    steered = director.run("42")
+    for number in range(1, 6):
+        steered.send(number * 10)
+        outputs = list(client.outputs("42"))
+        assert [(o.kind, o.seq, o.body, o.message, o.ticket) for o in outputs] == [
+            (Kind.CHUNK, n, n * 10, message, steered.ticket) for n in range(1, number + 1)
+        ]
+    steered.finish("end")
+    last = wait_output(client, "42", lambda output: output.kind is Kind.REPLY)
+    assert (last.seq, last.body) == (6, "end")
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+@pytest.mark.parametrize("how", ["interrupt", "stop", "fail"])
+def test_the_stream_of_a_cycle_that_did_not_commit_ends_with_an_entry_that_says_so(
+    running: Running, director: Director, client: Client, how: str, threaded: bool
+) -> None:
+    """row 23"""
+    running(director.agent(threaded=threaded))
+    client.send("42", "wait")
+    first = director.run("42")
+    first.send("a")
+    first.send("b")
+    if how == "fail":
+        first.fail(ValueError("broken"))
+    else:
+        getattr(client, how)("42")
+    last = wait_output(client, "42", lambda output: output.kind is not Kind.CHUNK)
+    assert (last.ticket, last.seq) == (first.ticket, 3)
+    if how == "fail":
+        assert (last.kind, last.mode) == (Kind.FAILED, None)
+        assert last.error == "ValueError: broken"
+    else:
+        assert (last.kind, last.mode) == (Kind.ABORTED, how)
+
+
+def test_a_replay_is_recognisable_as_another_ticket_numbered_from_one(
+    running: Running, director: Director, client: Client
+) -> None:
+    """row 23"""
+    running(director.agent())
+    message = client.send("42", "wait")
+    first = director.run("42")
+    first.send("a")
+    client.stop("42")
+    first.wait_cancelled()
+    client.play("42")
+    second = director.run("42")
+    second.send("a")
+    second.finish("end")
+    wait_output(client, "42", lambda output: output.kind is Kind.REPLY)
+    outputs = list(client.outputs("42"))
+    assert {output.message for output in outputs} == {message}
+    assert second.ticket > first.ticket
+    assert [(o.ticket, o.seq, o.kind) for o in outputs] == [
+        (first.ticket, 1, Kind.CHUNK),
+        (first.ticket, 2, Kind.ABORTED),
+        (second.ticket, 1, Kind.CHUNK),
+        (second.ticket, 2, Kind.REPLY),
+    ]
+
+
+def test_readers_may_begin_after_any_output(running: Running, director: Director, client: Client) -> None:
+    """row 23"""
+    running(director.agent())
+    for body in ("a", "b", "c"):
+        client.ask("42", body)
+    outputs = list(client.outputs("42"))
+    for index, output in enumerate(outputs):
+        assert [o.body for o in client.outputs("42", after=output.id)] == [o.body for o in outputs[index + 1 :]]
+
+
+def test_an_unused_client_connects_to_nothing(redis_url: str, agent: str, redis: redis_py.Redis) -> None:
+    known = connections(redis)
+    with Client(agent, redis=redis_url):
+        assert connections(redis) <= known
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url):
+            pass
+
+    run(test)
+
+
+def test_a_call_gives_up_after_the_clients_timeout_when_redis_cannot_be_reached(agent: str) -> None:
+    """row 31"""
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis="redis://127.0.0.1:1/0", timeout=0.2) as client:
+            calls: list[Coroutine[Any, Any, Any]] = [
+                client.ask("42", "x", timeout=None),
+                client.send("42", "x"),
+                client.stop("42"),
+                client.status("42"),
+                client.overview(),
+            ]
+            for answer in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(answer, RedisUnavailable)
+
+    run(test)

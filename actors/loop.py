@@ -17,10 +17,10 @@ T = TypeVar("T")
 class LoopThread:
     """A thread that runs one event loop. ``post`` is the cheap way in: one wake-up carries all that waits."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, daemon: bool = True) -> None:
         self.name = name
         self.loop: asyncio.AbstractEventLoop  # from start on
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=daemon)
         self._posted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._woken = False
         self._stopping = False
@@ -38,11 +38,18 @@ class LoopThread:
         """
         if not self._thread.is_alive():
             return
-        self._stopping = True
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.end()
         self._thread.join(2.0)
         if self._thread.is_alive():
             log.warning("loop.stuck", thread=self.name)
+
+    def end(self) -> None:
+        """As ``stop``, without waiting for it; also from the loop itself."""
+        self.loop.call_soon_threadsafe(self._finish)
+
+    def _finish(self) -> None:
+        self._stopping = True  # not earlier: a stop that is still to come would end the clean-up
+        self.loop.stop()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -18,22 +18,25 @@ from .mailbox import Control, Mailbox
 
 BUDGET = 32  # messages handled in a row before other actors get their turn
 
-OnExit = Callable[[BaseException | None], None]
+OnExit = Callable[[BaseException | None], object]
 
 
 class Monitor(Control):
-    """Asks an actor to tell how it ends: ``on_exit`` is called on its loop, with the failure or None."""
+    """Asks an actor to tell how it ends: ``on_exit`` is called on its loop, with the failure or None; ``on_up`` before that,
+    when it has started.
+    """
 
-    __slots__ = ("on_exit",)
+    __slots__ = ("on_exit", "on_up")
 
-    def __init__(self, on_exit: OnExit) -> None:
+    def __init__(self, on_exit: OnExit, on_up: Callable[[], object] | None = None) -> None:
         self.on_exit = on_exit
+        self.on_up = on_up
 
 
-def monitor(ref: pykka.ActorRef[Any], on_exit: OnExit) -> None:
+def monitor(ref: pykka.ActorRef[Any], on_exit: OnExit, on_up: Callable[[], object] | None = None) -> None:
     """Watch a loop actor's death. One that is dead already tells so at once; of one that is forgotten, as if it had stopped."""
     try:
-        ref.tell(Monitor(on_exit))
+        ref.tell(Monitor(on_exit, on_up))
     except pykka.ActorDeadError:
         actor = ref._actor_weakref()
         on_exit(actor._failure if actor is not None else None)
@@ -82,7 +85,15 @@ class LoopActor(pykka.Actor):
     def _schedule(self, *_: Mailbox) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.loop.post(self._drain)
+            if not self.loop.post(self._drain):
+                self._outlive_loop()
+
+    def _outlive_loop(self) -> None:
+        """The loop has ended, and this actor with it: nobody else is left to answer, so whoever told or asked does it."""
+        pykka.ActorRegistry.unregister(self.actor_ref)
+        self.actor_stopped.set()
+        self._scheduled = False
+        self._actor_loop_teardown()
 
     def _drain(self) -> None:
         self._scheduled = False
@@ -102,6 +113,8 @@ class LoopActor(pykka.Actor):
     def _handle(self, envelope: Envelope[Any]) -> None:
         if isinstance(envelope.message, Monitor):
             self._monitors.append(envelope.message.on_exit)
+            if envelope.message.on_up is not None:
+                envelope.message.on_up()
         elif envelope.reply_to is None:
             self._guard(self._handle_receive, envelope.message)
         else:

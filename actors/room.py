@@ -82,6 +82,7 @@ class Room(LoopActor):
         self._state_next = KEEP_STATE
         self._run: Run | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.since_s = self.loop.loop.time()  # when the machine came into its state
         self._has_slot = True
         self._turns = 0  # cycles since the claim
 
@@ -97,7 +98,11 @@ class Room(LoopActor):
         if isinstance(message, Taken):
             self._keep_state(message.answer)
         self.machine.give_way = self._turns >= TURNS and not self._context.slots.free
-        self._act(self.machine.handle(message))
+        before = self.machine.state
+        effects = self.machine.handle(message)
+        if self.machine.state is not before:
+            self.since_s = self.loop.loop.time()
+        self._act(effects)
 
     def on_stop(self) -> None:
         self._leave()

@@ -10,8 +10,8 @@ import getpass
 import re
 import socket
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any, Self
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Self, TypeVar
 
 from . import codec
 from .connect import connect
@@ -24,10 +24,12 @@ from .errors import (
     InvalidRequest,
     MessageProcessing,
     NotFound,
+    NotReplicated,
     QueueFull,
     RedisUnavailable,
 )
 from .keys import Keys, check_name
+from .pipeline import Durability
 from .records import (
     AgentStatus,
     DeadLetter,
@@ -46,6 +48,8 @@ from .records import (
 )
 from .store import Enqueued, Store
 from .wakeups import Wakeups
+
+T = TypeVar("T")
 
 DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
@@ -68,6 +72,21 @@ def _check_note(value: str, what: str) -> str:
     return value
 
 
+async def _durably(request: Awaitable[T]) -> tuple[T, NotReplicated | None]:
+    """The answer, and whether it lacks confirmation: an answer that says that nothing was changed needs none."""
+    try:
+        return await request, None
+    except NotReplicated as short:
+        return short.answer, short
+
+
+def _confirmed(answer: T, short: NotReplicated | None) -> T:
+    if short is not None:
+        short.answer = answer
+        raise short
+    return answer
+
+
 def _check_entry(value: object, what: str) -> str:
     if not isinstance(value, str) or not _ENTRY_ID.fullmatch(value):
         raise InvalidRequest(f"{what}: want an entry's id, such as 1700000000000-0, got {str(value)[:40]!r}")
@@ -79,10 +98,12 @@ class AsyncClient:
 
     Args:
         agent: the agent's name.
-        redis: ``redis://``, ``rediss://`` or ``unix://`` URL.
+        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name.
         timeout: seconds for which a call waits for a Redis that cannot be reached, before RedisUnavailable.
         queue_limit: messages that may wait in one room; ``send`` refuses more.
         by: who signals, for the operator to see; the user and host by default.
+        durability: sends, signals, discards and requeues return when replicas have them, or raise NotReplicated; by default
+            they return when the primary has them.
 
     It uses two connections, however many rooms are asked and followed. Any call may raise RedisUnavailable or RedisRefused.
     """
@@ -95,8 +116,12 @@ class AsyncClient:
         timeout: float = 10.0,
         queue_limit: int = 10_000,
         by: str | None = None,
+        durability: Durability | None = None,
     ) -> None:
         self._keys = Keys(agent)
+        if durability is not None and not isinstance(durability, Durability):
+            raise InvalidRequest(f"durability: want a Durability or None, got {durability!r}")
+        self._durability = durability
         self._redis = connect(redis)
         self._by = _check_note(by, "by") if by is not None else _whoami()
         self._queue_limit = queue_limit
@@ -128,7 +153,7 @@ class AsyncClient:
         if self._closed:
             raise RedisUnavailable("this client is closed")
         if self._opened is None:  # not in __init__: there need be no event loop yet
-            store = Store(self._redis, self._keys, patience_s=self._timeout_s)
+            store = Store(self._redis, self._keys, patience_s=self._timeout_s, durability=self._durability)
             self._opened = store, Wakeups(self._redis)
         return self._opened
 
@@ -151,17 +176,20 @@ class AsyncClient:
             InvalidName, InvalidBody: nothing was sent.
             Conflict: the key was used for another room.
             QueueFull: the room has ``queue_limit`` messages waiting.
+            NotReplicated: with ``durability``: it was sent, and may be lost. Its ``answer`` is the message's id.
         """
-        return (await self._enqueue(room, body, key)).id
+        sent, short = await self._enqueue(room, body, key)
+        return _confirmed(sent.id, short)
 
-    async def _enqueue(self, room: str, body: Any, key: str | None) -> Enqueued:
+    async def _enqueue(self, room: str, body: Any, key: str | None) -> tuple[Enqueued, NotReplicated | None]:
         check_name(room, "room")
         data = codec.encode(body)
-        ttl = OWN_KEY_TTL_S if key is None else USER_KEY_TTL_S
+        # A key of one's own must outlast the repetitions, which go on for the patience.
+        ttl = USER_KEY_TTL_S if key is not None else OWN_KEY_TTL_S + int(min(self._timeout_s, USER_KEY_TTL_S))
         key = uuid.uuid4().hex if key is None else check_name(key, "key")
-        answer = await self._store.enqueue(room, data, key=key, key_ttl_s=ttl, limit=self._queue_limit)
+        answer, short = await _durably(self._store.enqueue(room, data, key=key, key_ttl_s=ttl, limit=self._queue_limit))
         if isinstance(answer, Enqueued):
-            return answer
+            return answer, short
         if answer.word == "full":
             raise QueueFull(f"room {room} has {answer.detail} messages waiting (limit {self._queue_limit}): not accepted")
         raise Conflict(f"key {key} was used for a message of room {answer.detail}")
@@ -174,12 +202,14 @@ class AsyncClient:
         Raises:
             Interrupted, DeadLettered, Discarded: it will never be answered.
             AskTimeout: it is still in the queue.
+            NotReplicated: with ``durability``: as for ``send``.
         """
         check_name(room, "room")
         sent: Enqueued | None = None
         try:
             async with asyncio.timeout(timeout), self._open()[1].watch(self._keys.outbox(room)) as hint:
-                sent = await self._enqueue(room, body, key)
+                sent, short = await self._enqueue(room, body, key)
+                _confirmed(sent.id, short)
                 return await self._reply(room, sent, hint)
         except TimeoutError as error:
             if type(error) is not TimeoutError:
@@ -251,23 +281,26 @@ class AsyncClient:
         Raises:
             MessageProcessing: a cycle runs on it: interrupt it.
             NotFound: it is not in the queue.
+            NotReplicated: with ``durability``: it was dropped, and may come back.
         """
-        answer = await self._store.discard(check_name(room, "room"), message, uuid.uuid4().hex)
+        answer, short = await _durably(self._store.discard(check_name(room, "room"), message, uuid.uuid4().hex))
         if answer.word == "processing":
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
         if answer.word == "unknown":
             raise NotFound(f"room {room} has no message {message} waiting")
+        _confirmed(None, short)
 
     async def requeue(self, letter_id: str) -> tuple[str, int]:
         """Put a dead letter back at the tail of its room's queue; answer the room and the new message id.
 
         Raises:
             NotFound: there is no such dead letter.
+            NotReplicated: with ``durability``: it was put back, and may be a dead letter again.
         """
-        answer = await self._store.requeue(_check_entry(letter_id, "dead letter"), uuid.uuid4().hex)
+        answer, short = await _durably(self._store.requeue(_check_entry(letter_id, "dead letter"), uuid.uuid4().hex))
         if answer is None:
             raise NotFound(f"no dead letter {letter_id}")
-        return answer
+        return _confirmed(answer, short)
 
     async def dead_letters(self) -> AsyncIterator[DeadLetter]:
         """The dead letters, oldest first."""
@@ -329,6 +362,7 @@ class AsyncClient:
         Raises:
             InvalidRequest: no room and not everywhere, or both.
             Conflict: the ``cid`` was used for another signal.
+            NotReplicated: with ``durability``: it was applied, and may be undone. Its ``answer`` is the receipts.
         """
         if bool(rooms) == everywhere:
             raise InvalidRequest(f"{mode}: name rooms, or everywhere=True")
@@ -339,10 +373,11 @@ class AsyncClient:
         cid = uuid.uuid4().hex if cid is None else check_name(cid, "cid")
         by = self._by if by is None else _check_note(by, "by")
         reason = _check_note(reason, "reason")
-        word, receipt = await self._store.control(mode, rooms, cid=cid, message=message, by=by, reason=reason)
+        request = self._store.control(mode, rooms, cid=cid, message=message, by=by, reason=reason)
+        (word, receipt), short = await _durably(request)
         if word == "conflict":
             raise Conflict(f"cid {cid} was used for another signal: {text(receipt)}")
-        return read_receipts(receipt)
+        return _confirmed(read_receipts(receipt), short)
 
     # How it is. -----------------------------------------------------------------------------------
 

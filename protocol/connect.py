@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from .errors import InvalidRequest, RedisError, RedisRefused, RedisUnavailable
+from .primary import PrimaryPool
 
 CONNECT_TIMEOUT_S = 5.0
+SENTINEL_TIMEOUT_S = 0.5  # for one of them: the next one is asked after that
+SENTINEL_PORT = 26379
+SENTINEL_SCHEME = "sentinel://"
 MINIMUM_VERSION = (6, 2)
 
 # Lost, going away, loading its data, or demoted to a replica: connect again and repeat. All requests are safe to repeat.
@@ -26,31 +32,66 @@ LOST = (
     redis_errors.TimeoutError,
     redis_errors.ReadOnlyError,
     redis_errors.BusyLoadingError,
+    redis_errors.MasterDownError,
     OSError,
     TimeoutError,
 )
+# The same, where the reply is of no class of its own: what a script ran into (Redis 6.2 puts it into the script's error), a
+# blocking read or WAIT that a demotion ended or came too late for, a primary that must not write without its replicas.
+_LOST_WORDS = re.compile(r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED) |WAIT cannot be used with replica")
 # Subclasses of ConnectionError that no repetition mends.
 DENIED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 
 
+def is_lost(error: BaseException) -> bool:
+    """Whether the server is gone, or no longer one that writes: connect again and repeat."""
+    if isinstance(error, LOST):
+        return True
+    return isinstance(error, redis_errors.ResponseError) and _LOST_WORDS.search(str(error)) is not None
+
+
 def connect(url: str) -> Redis:
-    """A client for ``redis://``, ``rediss://`` or ``unix://`` that never retries by itself and never blocks to connect.
+    """A client that never retries by itself and never blocks to connect.
+
+    The URL is ``redis://``, ``rediss://`` or ``unix://``, or ``sentinel://[user:password@]host[:26379][,host…]/<name>[/db]``:
+    connections then go to the current primary of that name. User and password are for Redis; the Sentinels get none.
 
     Raises:
         InvalidRequest: the URL is not one.
     """
+    options: dict[str, Any] = {
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_connect_timeout": CONNECT_TIMEOUT_S,
+        "socket_timeout": None,  # time limits stand where the waiting is done: a blocking read is not a hang
+        "socket_keepalive": True,
+        "decode_responses": False,
+    }
     try:
-        return Redis.from_url(
-            url,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=None,  # time limits stand where the waiting is done: a blocking read is not a hang
-            socket_keepalive=True,
-            decode_responses=False,
-        )
+        if url.startswith(SENTINEL_SCHEME):
+            return _connect_sentinel(url.removeprefix(SENTINEL_SCHEME), options)
+        return Redis.from_url(url, **options)
     except (ValueError, TypeError) as error:
         raise InvalidRequest(f"not a Redis URL: {without_password(url)} ({error})") from None
+
+
+def _connect_sentinel(rest: str, options: dict[str, Any]) -> Redis:
+    authority, _, path = rest.partition("/")
+    login, _, hosts = authority.rpartition("@")
+    user, _, password = map(unquote, login.partition(":"))
+    name, _, db = path.partition("/")
+    sentinels = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    if not all(sentinel.hostname for sentinel in sentinels):
+        raise ValueError("want a host for each Sentinel")
+    if not re.fullmatch(r"[^?#/]+", name) or not re.fullmatch(r"[0-9]*", db):
+        raise ValueError("want /<name of the primary>, or /<name>/<number of the database>")
+    limits = {"socket_connect_timeout": SENTINEL_TIMEOUT_S, "socket_timeout": SENTINEL_TIMEOUT_S}
+    asked = Sentinel(  # type: ignore[no-untyped-call]
+        [(sentinel.hostname, sentinel.port or SENTINEL_PORT) for sentinel in sentinels],
+        sentinel_kwargs={"protocol": 2, "retry": Retry(NoBackoff(), 0), **limits},
+    )
+    access = {"username": user or None, "password": password or None, "db": int(db or 0)}
+    return Redis.from_pool(PrimaryPool(unquote(name), asked, **options, **access))
 
 
 def without_password(url: str) -> str:
@@ -70,19 +111,28 @@ def translate(error: BaseException) -> RedisError:
     message = str(error).rstrip(".") or type(error).__name__
     if isinstance(error, DENIED) or "NOAUTH" in message or "WRONGPASS" in message or "NOPERM" in message:
         return RedisRefused(f"Redis refuses access: {message}. Check the URL's user and password, and the ACL")
-    if isinstance(error, LOST):
+    if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
     return RedisRefused(f"Redis refuses: {message}")
 
 
 @asynccontextmanager
 async def open_connection(redis: Redis) -> AsyncIterator[AbstractConnection]:
-    """One connection of one's own, for what a pool's borrow-and-return does not fit: pipelines and blocking reads."""
-    connection: Any = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    """One connection of one's own, for what a pool's borrow-and-return does not fit: pipelines and blocking reads.
+
+    With Sentinels it is cut as soon as they name another primary, even if the former one hangs or does not know yet.
+    """
+    pool = redis.connection_pool
+    connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]
     try:
-        await connection.connect()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # redis-py limits the socket's connect only, not what it says then
+            await connection.connect()
+        if isinstance(pool, PrimaryPool):
+            pool.follow(connection)
         yield connection
     finally:
+        if isinstance(pool, PrimaryPool):
+            pool.leave(connection)
         # Drops the socket without a handshake: cancellation must not wait for a server that is gone.
         if connection._writer is not None:
             connection._writer.transport.abort()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class GreenroomError(Exception):
     """Base of every error of this library."""
@@ -74,6 +76,19 @@ class RedisError(GreenroomError):
 
 class RedisUnavailable(RedisError, ConnectionError):
     """Redis cannot be reached. A request in flight may or may not have been applied; all are safe to repeat."""
+
+
+class NotReplicated(RedisError):
+    """Applied by the primary, but confirmed by fewer replicas than ``durability`` asks for: a fail-over now may lose it.
+
+    ``confirmed`` is by how many, ``answer`` is what the call would have answered. The same call with the same ``key`` or
+    ``cid`` is not applied again, and asks for the confirmation again.
+    """
+
+    def __init__(self, confirmed: int, wanted: int, answer: Any) -> None:
+        super().__init__(f"applied, but confirmed by {confirmed} of {wanted} replicas in time: a fail-over now may lose it")
+        self.confirmed = confirmed
+        self.answer = answer
 
 
 class RedisRefused(RedisError):

@@ -3,6 +3,9 @@
 Every script is safe to send twice, which is what makes repeating right. Two batches may be under way, so that Redis works on
 one while the replies of the other are handled; a batch is small, so that a signal of another client never waits long behind
 it.
+
+A durable request is answered when replicas have confirmed it: one WAIT follows the batch that it is in. WAIT speaks of what its
+own connection has done, so a connection that is lost before its answer repeats the requests too, answered or not.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar, overload
 
 import hiredis
@@ -18,8 +22,8 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
 
-from .connect import DENIED, LOST, back_off, open_connection, translate
-from .errors import GreenroomError, RedisUnavailable
+from .connect import DENIED, back_off, is_lost, open_connection, translate
+from .errors import GreenroomError, InvalidRequest, NotReplicated, RedisUnavailable
 from .log import log
 from .scripts import scripts
 
@@ -36,6 +40,27 @@ class _Request:
     packed: bytes
     decode: Callable[[Any], Any] | None
     reply: asyncio.Future[Any]
+    durable: bool = False
+    confirms: bool = False  # this is the WAIT for those before it
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """Sends and signals count as done once ``replicas`` have confirmed them within ``timeout`` (1 ms to 5 s).
+
+    Raises:
+        InvalidRequest: a value cannot be used.
+    """
+
+    replicas: int = 1
+    timeout: timedelta = timedelta(milliseconds=500)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.replicas, int) or isinstance(self.replicas, bool) or self.replicas < 1:
+            raise InvalidRequest(f"replicas: want a whole number of 1 or more, got {self.replicas!r}")
+        # Two batches may be under way: both of their waits must fit into REPLY_TIMEOUT_S.
+        if not isinstance(self.timeout, timedelta) or not timedelta(milliseconds=1) <= self.timeout <= timedelta(seconds=5):
+            raise InvalidRequest(f"timeout: want a timedelta of 1 ms to 5 s, got {self.timeout!r}")
 
 
 def _pack(*words: Word) -> bytes:
@@ -50,14 +75,19 @@ class Pipeline:
         redis: where to connect; it is not closed by this class.
         root: the namespace that every script gets as its key.
         patience_s: a request fails with RedisUnavailable after this long without a connection; None waits for ever.
+        durability: what requests that are ``durable`` wait for; None: nothing.
     """
 
-    def __init__(self, redis: Redis, root: str, *, patience_s: float | None = None) -> None:
+    def __init__(
+        self, redis: Redis, root: str, *, patience_s: float | None = None, durability: Durability | None = None
+    ) -> None:
         self._redis = redis
         self._root = root.encode()
         self._patience_s = patience_s
+        self._durability = durability
         self._waiting: deque[_Request] = deque()
         self._sent: deque[_Request] = deque()
+        self._unconfirmed: list[tuple[_Request, Any]] = []  # durable ones with their answers; they came before all in _sent
         self._wake = asyncio.Event()
         self._owed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -66,9 +96,9 @@ class Pipeline:
         self.reconnects = 0
         self._shas = {name: script.sha.encode() for name, script in scripts().items()}
 
-    def run(self, script: str, *args: Word, decode: Callable[[Any], T]) -> asyncio.Future[T]:
-        """Run a script; the future holds its answer, decoded, or a RedisError."""
-        return self.command("EVALSHA", self._shas[script], 1, self._root, *args, decode=decode)
+    def run(self, script: str, *args: Word, decode: Callable[[Any], T], durable: bool = False) -> asyncio.Future[T]:
+        """Run a script; the future holds its answer, decoded, or a RedisError: NotReplicated only if it is ``durable``."""
+        return self._send(("EVALSHA", self._shas[script], 1, self._root, *args), decode, durable=durable)
 
     @overload
     def command(self, *words: Word) -> asyncio.Future[Any]: ...
@@ -76,12 +106,17 @@ class Pipeline:
     def command(self, *words: Word, decode: Callable[[Any], T]) -> asyncio.Future[T]: ...
     def command(self, *words: Word, decode: Callable[[Any], Any] | None = None) -> asyncio.Future[Any]:
         """Send a plain command, which must be safe to repeat."""
+        return self._send(words, decode)
+
+    def _send(
+        self, words: tuple[Word, ...], decode: Callable[[Any], Any] | None, *, durable: bool = False
+    ) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         if self._closed:
             reply.set_exception(RedisUnavailable("this connection is closed"))
             return reply
-        self._waiting.append(_Request(_pack(*words), decode, reply))
+        self._waiting.append(_Request(_pack(*words), decode, reply, durable and self._durability is not None))
         if self._task is None:
             self._task = loop.create_task(self._keep_connected(), name="greenroom-pipeline")
         self._wake.set()
@@ -96,11 +131,18 @@ class Pipeline:
         self._fail(RedisUnavailable("closed before Redis answered"))
 
     def _fail(self, error: GreenroomError) -> None:
-        for request in (*self._sent, *self._waiting):
+        self._repeat_sent()
+        for request in self._waiting:
             if not request.reply.done():
                 request.reply.set_exception(error)
-        self._sent.clear()
         self._waiting.clear()
+
+    def _repeat_sent(self) -> None:
+        """What was sent, and is not answered in full, is to be sent again, before what waits."""
+        again = [request for request, _ in self._unconfirmed] + [request for request in self._sent if not request.confirms]
+        self._waiting.extendleft(reversed(again))
+        self._unconfirmed.clear()
+        self._sent.clear()
 
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
@@ -115,23 +157,24 @@ class Pipeline:
                         self.reconnects += 1
                         log.info("redis.reconnected", after_s=round(loop.time() - lost_at, 3))
                     failures = 0
-                    self._waiting.extendleft(reversed(self._sent))
-                    self._sent.clear()
                     await self._serve(connection)
             except DENIED as error:
                 self._fail(translate(error))
-            except LOST as error:
-                if connected or not failures:
-                    lost_at = loop.time()
-                    log.warning("redis.lost", error=str(error))
-                if self._patience_s is not None and loop.time() - lost_at >= self._patience_s:
+            except Exception as error:  # nothing may end this loop
+                if is_lost(error):
+                    if connected or not failures:
+                        silent_s = REPLY_TIMEOUT_S if connected and isinstance(error, TimeoutError) else 0.0
+                        lost_at = loop.time() - silent_s
+                        log.warning("redis.lost", error=str(error))
+                    if self._patience_s is not None and loop.time() - lost_at >= self._patience_s:
+                        self._fail(translate(error))
+                elif isinstance(error, ResponseError):
                     self._fail(translate(error))
-            except ResponseError as error:
-                self._fail(translate(error))
-            except Exception:  # a reply that is no Redis protocol, say: nothing may end this loop
-                log.exception("redis.confused")
+                else:  # a reply that is no Redis protocol, say
+                    log.exception("redis.confused")
             self.connected = False
-            if not (self._waiting or self._sent) and self._patience_s is not None:
+            self._repeat_sent()
+            if not self._waiting and self._patience_s is not None:
                 self._wake.clear()
                 await self._wake.wait()  # nobody waits: connect again when somebody does
                 failures, lost_at = 0, loop.time()
@@ -165,9 +208,17 @@ class Pipeline:
                 await self._wake.wait()
             batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
             batch = [request for request in batch if not request.reply.cancelled()]
+            if any(request.durable for request in batch):
+                batch.append(self._wait())
             self._sent.extend(batch)
             self._owed.set()
             await connection.send_packed_command([b"".join([request.packed for request in batch])], check_health=False)
+
+    def _wait(self) -> _Request:
+        assert self._durability is not None
+        timeout_ms = int(self._durability.timeout / timedelta(milliseconds=1))
+        packed = _pack("WAIT", self._durability.replicas, timeout_ms)
+        return _Request(packed, None, asyncio.get_running_loop().create_future(), confirms=True)
 
     async def _read(self, connection: AbstractConnection) -> None:
         while True:
@@ -190,20 +241,41 @@ class Pipeline:
         failure: GreenroomError | None = None
         try:
             reply = await connection.read_response()
-        except LOST:
-            raise
         except NoScriptError:
             unknown.append(self._sent.popleft())
             return
         except ResponseError as error:
+            if is_lost(error):
+                raise
             failure = translate(error)
         request = self._sent.popleft()
-        if request.reply.done():
+        if request.confirms:
+            self._confirm(reply, failure)
+        elif request.reply.done():
             return
-        if failure is not None:
+        elif failure is not None:
             request.reply.set_exception(failure)
-            return
-        try:
-            request.reply.set_result(reply if request.decode is None else request.decode(reply))
-        except Exception as error:  # a record that cannot be read is its caller's trouble, not this connection's
-            request.reply.set_exception(error)
+        else:
+            try:
+                answer = reply if request.decode is None else request.decode(reply)
+            except Exception as error:  # a record that cannot be read is its caller's trouble, not this connection's
+                request.reply.set_exception(error)
+                return
+            if request.durable:
+                self._unconfirmed.append((request, answer))
+            else:
+                request.reply.set_result(answer)
+
+    def _confirm(self, replicas: Any, failure: GreenroomError | None) -> None:
+        """Answer the durable requests of the batch that this WAIT ended."""
+        assert self._durability is not None
+        for request, answer in self._unconfirmed:
+            if request.reply.done():
+                continue
+            if failure is not None:
+                request.reply.set_exception(failure)
+            elif replicas < self._durability.replicas:
+                request.reply.set_exception(NotReplicated(replicas, self._durability.replicas, answer))
+            else:
+                request.reply.set_result(answer)
+        self._unconfirmed.clear()

@@ -122,6 +122,13 @@ class RedisServer:
         """Use the server that runs in the directory; answer whether there is one. It starts none."""
         return bool(self.pid) or any(map(self._ready, _ports_in(self._port_file)))
 
+    def wait(self) -> bool:
+        """Wait until the server has ended; answer False at once when this object did not start it."""
+        child = self._child
+        if child is not None:
+            child.wait()
+        return child is not None
+
     def stop(self) -> None:
         """End the server if this object started it: SIGTERM, SIGKILL after 10 s. The data stays; a second call does nothing."""
         if self._child is not None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from redis.asyncio import Redis
 
 from .keys import Keys
-from .pipeline import Pipeline
+from .pipeline import Durability, Pipeline
 from .records import Message, entry_id, fields, read_id, read_message, text
 
 Settlement = Literal["consume", "release", "fail", "reject"]
@@ -62,7 +62,7 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat's answer: ``ok``, ``lapsed`` or ``superseded``, the incarnation, and the agent's instance id."""
+    """A heartbeat's answer: ``ok``, ``lapsed``, ``superseded`` or ``emptied``, the incarnation, and the agent's instance id."""
 
     word: str
     incarnation: int
@@ -72,13 +72,16 @@ class Beat:
 class Store:
     """One agent's rooms in Redis, over one pipelined connection.
 
-    Each call answers a future, which may hold RedisUnavailable (within the pipeline's patience) or RedisRefused.
+    Each call answers a future, which may hold RedisUnavailable (within the pipeline's patience) or RedisRefused. With
+    ``durability`` those that a client makes to change something (enqueue, discard, requeue, control) may hold NotReplicated.
     """
 
-    def __init__(self, redis: Redis, keys: Keys, *, patience_s: float | None = None) -> None:
+    def __init__(
+        self, redis: Redis, keys: Keys, *, patience_s: float | None = None, durability: Durability | None = None
+    ) -> None:
         self.redis = redis
         self.keys = keys
-        self.pipeline = Pipeline(redis, keys.root, patience_s=patience_s)
+        self.pipeline = Pipeline(redis, keys.root, patience_s=patience_s, durability=durability)
 
     async def close(self) -> None:
         await self.pipeline.close()
@@ -86,14 +89,14 @@ class Store:
     # Messages. ------------------------------------------------------------------------------------
 
     def enqueue(self, room: str, body: bytes, *, key: str, key_ttl_s: int, limit: int) -> Future[Enqueued | Answer]:
-        return self.pipeline.run("enqueue", room, key, key_ttl_s, limit, body, decode=_enqueued)
+        return self.pipeline.run("enqueue", room, key, key_ttl_s, limit, body, decode=_enqueued, durable=True)
 
     def discard(self, room: str, message: int, request: str) -> Future[Answer]:
-        return self.pipeline.run("discard", room, entry_id(message), request, decode=_answer)
+        return self.pipeline.run("discard", room, entry_id(message), request, decode=_answer, durable=True)
 
     def requeue(self, dead_id: str, request: str) -> Future[tuple[str, int] | None]:
         """The room and the new message's id, or None when there is no such dead letter."""
-        return self.pipeline.run("requeue", dead_id, request, decode=_requeued)
+        return self.pipeline.run("requeue", dead_id, request, decode=_requeued, durable=True)
 
     # Cycles. --------------------------------------------------------------------------------------
 
@@ -154,7 +157,8 @@ class Store:
     ) -> Future[tuple[str, bytes]]:
         """The script's word, and the receipt as JSON. No rooms: everywhere. ``raw`` is a hand-written entry's id."""
         only = "" if message is None else entry_id(message)
-        return self.pipeline.run("control", mode, cid, only, by, reason, raw, len(rooms), *rooms, decode=_worded)
+        said = (mode, cid, only, by, reason, raw)
+        return self.pipeline.run("control", *said, len(rooms), *rooms, decode=_worded, durable=True)
 
     def malformed(self, entry: str, error: str) -> Future[Answer]:
         return self.pipeline.run("malformed", entry, error, decode=_answer)

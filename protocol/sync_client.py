@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
 from .keys import check_name
+from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Output, Receipt, RoomStatus
 
 T = TypeVar("T")
@@ -26,8 +27,9 @@ class Client:
         timeout: float = 10.0,
         queue_limit: int = 10_000,
         by: str | None = None,
+        durability: Durability | None = None,
     ) -> None:
-        self._client = AsyncClient(agent, redis=redis, timeout=timeout, queue_limit=queue_limit, by=by)
+        self._client = AsyncClient(agent, redis=redis, timeout=timeout, queue_limit=queue_limit, by=by, durability=durability)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

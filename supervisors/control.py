@@ -38,9 +38,7 @@ class ControlListener(Service):
         while True:
             try:
                 async with open_connection(self._store.redis) as connection:
-                    if self._worker.control_seen is None:
-                        cursor = await self._store.pipeline.command("HGET", self._store.keys.root, "control_cursor")
-                        self._worker.control_seen = text(cursor or b"0-0")
+                    self._worker.control_seen = await self._place(connection)
                     while True:
                         await self._read(connection)
                         failures = 0
@@ -49,11 +47,20 @@ class ControlListener(Service):
             await back_off(failures)
             failures += 1
 
+    async def _place(self, connection: AbstractConnection) -> str:
+        """After which entry to read on: the last one that was read, if this server has it.
+
+        A replica that was promoted without it gives ids by its own clock, and may have entries with lower ids that nobody has
+        read. Then all are read again: each is known by its ``upto``, or for what is written by hand by the agent's cursor.
+        """
+        seen, keys = self._worker.control_seen, self._store.keys
+        if seen is None:
+            return text(await _ask(connection, "HGET", keys.root, "control_cursor") or b"0-0")
+        return seen if await _ask(connection, "XRANGE", keys.control, seen, seen) else "0-0"
+
     async def _read(self, connection: AbstractConnection) -> None:
         words = ("XREAD", "COUNT", COUNT, "BLOCK", BLOCK_MS, "STREAMS", self._store.keys.control, self._worker.control_seen)
-        await connection.send_command(*words, check_health=False)
-        async with asyncio.timeout(BLOCK_MS / 1000 * 2 + 10):
-            reply = await connection.read_response()
+        reply = await _ask(connection, *words)
         for entry_id, flat in reply[0][1] if reply else []:
             await self._entry(text(entry_id), flat)
             self._worker.control_seen = text(entry_id)
@@ -87,6 +94,12 @@ class ControlListener(Service):
             self._worker.tell_rooms(RoomSignal(None, Signal(mode, 0)))
 
 
+async def _ask(connection: AbstractConnection, *words: Any) -> Any:
+    await connection.send_command(*words, check_health=False)
+    async with asyncio.timeout(BLOCK_MS / 1000 * 2 + 10):
+        return await connection.read_response()
+
+
 def read_signal(row: Mapping[str, bytes]) -> tuple[str, tuple[str, ...], dict[str, Any]]:
     """Mode, rooms (none: everywhere) and options of a hand-written entry.
 
@@ -112,7 +125,7 @@ def read_signal(row: Mapping[str, bytes]) -> tuple[str, tuple[str, ...], dict[st
     options: dict[str, Any] = {"by": clean.get("by", "redis-cli"), "reason": clean.get("reason", "")}
     if "message" in clean:
         number = clean["message"].removesuffix("-0")
-        if mode != "interrupt" or everywhere or not (number.isascii() and number.isdigit()) or len(number) > 15:
+        if mode != "interrupt" or everywhere or not (number.isascii() and number.isdigit()) or len(number) > 16:
             raise InvalidRequest("message: want a message id, on an interrupt of one room")
         options["message"] = int(number)
     return mode, rooms, options

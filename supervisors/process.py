@@ -1,4 +1,4 @@
-"""The supervisor process: an actor system under the signals of an operating system, and the exit codes it ends with."""
+"""The supervisor process: an actor system under the orders of an operating system, and the exit codes it ends with."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import atexit
 import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, IntEnum
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
-from ..protocol.errors import AgentError, GreenroomError, InvalidRequest, RedisError, Superseded
+from ..protocol.errors import AgentError, GreenroomError, InvalidRequest, RedisEmptied, RedisError, Superseded
 from ..protocol.log import log
+from .orders import Order, Orders
+from .supervisor import BudgetSpent
 from .system import DEFAULT_GRACE, ActorSystem
 
 EXIT_S = 5.0
@@ -25,32 +26,75 @@ EXIT_S = 5.0
 class ExitCode(IntEnum):
     """What a process of greenroom ends with."""
 
-    OK = 0
-    FAILED = 1
+    OK = 0  # drained, when it was told to end
+    FAILED = 1  # crashed, or forced to end
     USAGE = 2
-    REDIS = 3
+    REDIS = 3  # it cannot be used, at the start
     SUPERSEDED = 4
+    BUDGET = 5  # too many restarts, of parts of the worker or of the parent's workers
+    EMPTIED = 6  # Redis has lost the agent's data
+
+
+# The first that fits. RedisError is the base of two others.
+_CODES: tuple[tuple[type[GreenroomError], ExitCode], ...] = (
+    (InvalidRequest, ExitCode.USAGE),
+    (AgentError, ExitCode.USAGE),
+    (Superseded, ExitCode.SUPERSEDED),
+    (RedisEmptied, ExitCode.EMPTIED),
+    (RedisError, ExitCode.REDIS),
+    (BudgetSpent, ExitCode.BUDGET),
+)
 
 
 def exit_code(error: BaseException | None) -> ExitCode:
     """The exit code that says who must act on ``error``."""
     if error is None:
         return ExitCode.OK
-    if isinstance(error, InvalidRequest | AgentError):
-        return ExitCode.USAGE
-    if isinstance(error, Superseded):
-        return ExitCode.SUPERSEDED
-    return ExitCode.REDIS if isinstance(error, RedisError) else ExitCode.FAILED
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.FAILED)
 
 
 def complain(line: str) -> None:
     """Say on stderr, in one line, what the user should know."""
-    sys.stderr.write(f"greenroom: {' '.join(line.splitlines())}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError):  # whoever read it has gone: no reason to do anything else
+        sys.stderr.write(f"greenroom: {' '.join(line.splitlines())}\n")
+        sys.stderr.flush()
+
+
+class _Labelled:
+    """A text stream that begins each line with a label, and writes whole lines only: those of other processes come between."""
+
+    def __init__(self, stream: TextIO, label: str) -> None:
+        self._stream = stream
+        self._label = label
+        self._begun = ""
+        self._lock = threading.RLock()  # a signal handler may write, too
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            *lines, self._begun = (self._begun + text).split("\n")
+            if lines:
+                self._stream.write("".join(f"{self._label}: {line}\n" for line in lines))
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        self.write("".join(lines))
+
+    def flush(self) -> None:
+        with self._lock:
+            if self._begun:
+                self.write("\n")
+            self._stream.flush()
+
+
+def label_stderr(label: str) -> None:
+    """Begin each line that this process writes to stderr with ``label``: several processes share it."""
+    sys.stderr = cast("TextIO", _Labelled(sys.stderr, label))
 
 
 class _Event(Enum):
-    SIGNAL = "signal"  # SIGTERM or SIGINT
     READY = "ready"  # the system has started
     ENDED = "ended"  # the system has ended, by itself or because it was stopped
 
@@ -62,39 +106,53 @@ class _Over:
         self.error = error
 
 
-# Signal handlers may put into a SimpleQueue, whatever they have interrupted: into a Queue or an Event they may not.
-_Events = SimpleQueue[_Event | _Over]
+_Events = SimpleQueue[object]
+_dumping = threading.Lock()
 
 
-def run_process(system: ActorSystem, grace: timedelta = DEFAULT_GRACE) -> ExitCode:
+def run_process(system: ActorSystem, grace: timedelta = DEFAULT_GRACE, orders: Orders | None = None) -> ExitCode:
     """Run ``system`` until it ends or the process is told to; answer the exit code, and say on stderr why if it is not 0.
 
-    The first SIGTERM or SIGINT stops the system with ``grace``; the second gives up at once, with FAILED. Call it on the main
-    thread, where Python handles signals.
+    The first SIGTERM or SIGINT stops the system with ``grace``; the second gives up at once, with FAILED; SIGUSR1 has it say on
+    stderr what it is doing. Call it on the main thread, where Python handles signals. ``orders``, if entered before, tells what
+    came until now.
     """
-    events = _Events()
-    with _handling(signal.SIGTERM, signal.SIGINT, by=lambda *_: events.put(_Event.SIGNAL)):
-        _spawn(_start_and_wait, system, events)
-        code, words = _conduct(system, grace, events)
+    with contextlib.ExitStack() as stack:
+        orders = orders or stack.enter_context(Orders())
+        orders.begin()
+        _spawn(_start_and_wait, system, orders.events)
+        code, words = _conduct(system, grace, orders.events)
     if words:
         complain(words)
     return code
 
 
 def _conduct(system: ActorSystem, grace: timedelta, events: _Events) -> tuple[ExitCode, str]:
-    signalled = ready = ended = stopping = False
+    told = ready = ended = stopping = False
     while not isinstance(event := events.get(), _Over):
-        if event is _Event.SIGNAL and signalled:
+        if event is Order.FORCE:
             return ExitCode.FAILED, "forced to end by a second signal: what is in flight is replayed when its lease has run out"
-        signalled |= event is _Event.SIGNAL
+        if event is Order.DUMP:
+            _spawn(_dump, system)
+        told |= event is Order.STOP
         ready |= event is _Event.READY
         ended |= event is _Event.ENDED
-        if ready and (signalled or ended) and not stopping:
+        if ready and (told or ended) and not stopping:
             stopping = True
-            if signalled:
+            if told:
                 log.info("process.stopping", worker=system.name, grace_s=grace.total_seconds())
             _spawn(_stop, system, grace, events)
     return exit_code(event.error), _words(event.error)
+
+
+def _dump(system: ActorSystem) -> None:
+    if not _dumping.acquire(blocking=False):
+        return  # the last one is not out yet
+    try:
+        sys.stderr.write(f"{system.dump()}\n")
+        sys.stderr.flush()
+    finally:
+        _dumping.release()
 
 
 def _words(error: BaseException | None) -> str:
@@ -130,16 +188,6 @@ def _stop(system: ActorSystem, grace: timedelta, events: _Events) -> None:
 
 def _spawn(work: Callable[..., None], *args: Any) -> None:
     threading.Thread(target=work, args=args, name=f"process{work.__name__}", daemon=True).start()
-
-
-@contextlib.contextmanager
-def _handling(*numbers: signal.Signals, by: Callable[..., object]) -> Iterator[None]:
-    before = {number: signal.signal(number, by) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Exit:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from ..actors.backoff import Backoff
+from ..protocol.errors import InvalidRequest
 
 
 class Restart(StrEnum):
@@ -29,11 +30,22 @@ _BACKOFF = Backoff(first=timedelta(milliseconds=50), most=timedelta(seconds=5))
 class RestartPolicy:
     """At most ``intensity`` restarts within ``period``; each waits as ``backoff`` says, from its first step again once the
     child has been up for ``period``.
+
+    Raises:
+        InvalidRequest: an argument cannot be used.
     """
 
     intensity: int = 5
     period: timedelta = timedelta(seconds=30)
     backoff: Backoff = _BACKOFF
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.intensity, int) or isinstance(self.intensity, bool) or self.intensity < 0:
+            raise InvalidRequest(f"RestartPolicy: intensity: want a whole number of 0 or more, got {self.intensity!r}")
+        if not isinstance(self.period, timedelta) or self.period <= timedelta(0):
+            raise InvalidRequest(f"RestartPolicy: period: want a timedelta of more than 0, got {self.period!r}")
+        if not isinstance(self.backoff, Backoff):
+            raise InvalidRequest(f"RestartPolicy: backoff: want a Backoff, got {self.backoff!r}")
 
 
 @dataclass(slots=True)

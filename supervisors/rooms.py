@@ -98,6 +98,11 @@ class RoomSupervisor(LoopActor):
         child = self._children.get(room)
         return child.ref if child is not None and child.ref.is_alive() else None
 
+    def at_work(self) -> list[Room]:
+        """The actors of the rooms that are at work here."""
+        actors = [child.ref._actor_weakref() for child in self._children.values()]
+        return [actor for actor in actors if actor is not None]
+
     def __len__(self) -> int:
         return len(self._children)
 

@@ -1,23 +1,27 @@
-"""A supervisor of loop actors: starts them in order, starts again what fails, stops them in reverse."""
+"""A supervisor of any Pykka actors: starts them in order, starts again what fails, stops them in reverse."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pykka
+from pykka._envelope import Envelope
+from pykka.messages import _ActorStop
 
 from ..actors.loop import LoopThread
-from ..actors.loop_actor import LoopActor, monitor
-from ..actors.mailbox import Control
-from ..protocol.errors import GreenroomError
+from ..actors.loop_actor import LoopActor, Monitor, _turn_away
+from ..protocol.errors import GreenroomError, InvalidRequest, NotFound
 from ..protocol.log import log
+from .child import Child, ChildInfo, ChildSpec, Run
 from .restart import Restart, RestartHistory, RestartPolicy
+from .watched import launch
+
+__all__ = ["BudgetSpent", "ChildInfo", "ChildSpec", "Strategy", "Supervisor"]
 
 
 class BudgetSpent(GreenroomError):
@@ -32,167 +36,340 @@ class Strategy(StrEnum):
     REST_FOR_ONE = "rest_for_one"
 
 
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """One child: its name, how it is started, when again, and how long it may take to stop."""
-
-    name: str
-    start: Callable[[], pykka.ActorRef[Any]]
-    restart: Restart = Restart.PERMANENT
-    shutdown: timedelta = timedelta(seconds=5)
-
-
-class _Exited(Control):
-    __slots__ = ("failure", "name", "ref")
-
-    def __init__(self, name: str, ref: pykka.ActorRef[Any], failure: BaseException | None) -> None:
-        self.name = name
-        self.ref = ref
-        self.failure = failure
-
-
-class _StartFrom(Control):
-    __slots__ = ("first", "task")
-
-    def __init__(self, first: int, task: asyncio.Task[None] | None) -> None:
-        self.first = first
-        self.task = task
-
-
-@dataclass(slots=True, eq=False)
-class _Child:
-    spec: ChildSpec
-    ref: pykka.ActorRef[Any] | None = None
-    stopping: bool = False
-    over: bool = False  # never to be started again
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class Supervisor(LoopActor):
-    """Supervises the children of ``specs``, on their loop.
+    """Supervises the children of ``specs``; each is started when ``on_start`` of the one before it is done.
 
-    It fails with BudgetSpent, its children stopped, when they fail more often than ``policy`` allows.
+    It is an actor like any other: ``Supervisor.start(specs)`` answers its reference, from whose ``proxy()`` all methods here
+    can be called; ``stop()`` stops the children in reverse order, each within its deadline, and then the supervisor. When they
+    fail more often than ``policy`` allows it does the same and then fails with BudgetSpent.
+
+    Args:
+        specs: the children to start with.
+        loop: where it lives. By default on a thread of its own, or as a child of another supervisor on that one's.
+        strategy: who is started again with a failed child.
+        policy: how many restarts are too many, and how long each waits.
+
+    Raises:
+        InvalidRequest: two children of one name.
     """
+
+    use_daemon_thread: ClassVar[bool] = False  # of the thread of its own: as Pykka's, it keeps the program alive until stopped
 
     def __init__(
         self,
-        loop: LoopThread,
-        specs: Sequence[ChildSpec],
+        specs: Sequence[ChildSpec] = (),
         *,
+        loop: LoopThread | None = None,
         strategy: Strategy = Strategy.ONE_FOR_ONE,
         policy: RestartPolicy | None = None,
     ) -> None:
-        super().__init__(loop)
-        self._children = [_Child(spec) for spec in specs]
-        self._strategy = strategy
-        self._history = RestartHistory(policy or RestartPolicy())
-        self._restarting: dict[int, asyncio.Task[None]] = {}  # by the first child that each is to start
-        self._closing = False
+        super().__init__(loop or LoopThread("greenroom-supervisor", daemon=self.use_daemon_thread))
+        self._owns_loop = loop is None
+        self._strategy = Strategy(strategy)
+        self._policy = policy or RestartPolicy()
+        self._history = RestartHistory(self._policy)
+        self._children: dict[str, Child] = {}  # in the order of their starts
+        for spec in specs:
+            self._enlist(spec)
+        self._starting: set[asyncio.Task[None]] = set()  # what brings children up, after their back-off
+        self._requests: set[asyncio.Task[Any]] = set()  # what answers later
+        self._up = asyncio.Event()  # all children have been started
+        self._on_up: list[Callable[[], object]] = []
+        self._closing: asyncio.Task[None] | None = None
+        self._stop_replies: list[pykka.Future[Any]] = []
 
-    def on_start(self) -> None:
-        for child in self._children:
-            self._start(child)
+    def _enlist(self, spec: ChildSpec) -> Child:
+        if spec.name in self._children:
+            raise InvalidRequest(f"there is a child {spec.name!r} already")
+        child = self._children[spec.name] = Child(spec, RestartHistory(self._policy))
+        return child
 
-    def _start(self, child: _Child) -> None:
-        ref = child.spec.start()
-        child.ref, child.stopping, child.gone = ref, False, asyncio.Event()
-        monitor(ref, partial(self._on_exit, child.spec.name, ref, child.gone))
+    # What is asked of it. ---------------------------------------------------------------------------
 
-    def _on_exit(self, name: str, ref: pykka.ActorRef[Any], gone: asyncio.Event, failure: BaseException | None) -> None:
-        gone.set()
-        if not self.actor_stopped.is_set():
-            self.actor_ref.tell(_Exited(name, ref, failure))
+    def children(self) -> tuple[ChildInfo, ...]:
+        """What it supervises, in order. Temporary children that have ended are forgotten."""
+        return tuple(child.info() for child in self._children.values())
 
-    def on_receive(self, message: Any) -> None:
-        if isinstance(message, _Exited):
-            self._exited(message)
-        elif isinstance(message, _StartFrom) and self._restarting.get(message.first) is message.task:
-            self._start_again(message.first)
+    def whereis(self, name: str) -> pykka.ActorRef[Any] | None:
+        """The actor that has this name now; None while there is none. From any thread."""
+        child = self._children.get(name)
+        return child.ref if child is not None else None
 
-    def _exited(self, message: _Exited) -> None:
-        index, child = next((i, c) for i, c in enumerate(self._children) if c.spec.name == message.name)
-        if child.ref is not message.ref or child.stopping or self._closing:
-            return
-        child.ref = None
-        if child.spec.restart.after(message.failure):
-            self._failed(index, message.failure)
-        else:
-            child.over = True
+    async def wait_up(self) -> None:
+        """Return once the children of the beginning have been started, or the supervisor has ended."""
+        await self._up.wait()
 
-    def _failed(self, index: int, failure: BaseException | None) -> None:
-        """Plan the restart of a child, and of those that go with it, or give up."""
-        name, delay_s = self._children[index].spec.name, self._history.next_delay_s(self.loop.loop.time())
-        log.warning("child.failed", child=name, restart_in_s=delay_s, exc_info=failure)
-        if delay_s is None:
-            raise BudgetSpent(f"{name} failed too often: {failure}") from failure
-        first = index
-        if self._strategy is not Strategy.ONE_FOR_ONE:  # one restart at a time, of all who wait for one
-            first = 0 if self._strategy is Strategy.ONE_FOR_ALL else min([index, *self._restarting])
-            self._cancel_restarts()
-        self._restarting[first] = asyncio.create_task(self._restart(first, delay_s))
+    async def add(self, spec: ChildSpec) -> pykka.ActorRef[Any]:
+        """Start one more child, as the last, after those of the beginning; answer its reference once its ``on_start`` is done.
 
-    def _cancel_restarts(self) -> None:
-        for task in self._restarting.values():
-            task.cancel()
-        self._restarting.clear()
+        Raises:
+            InvalidRequest: there is a child of that name.
+            ActorDeadError: the supervisor is stopping, or the child stopped before it was up.
+            Exception: what the start failed of; then the child is not kept.
+        """
+        await self._up.wait()
+        if self._closing is not None or self.actor_stopped.is_set():
+            raise pykka.ActorDeadError(f"{self} is stopping")
+        child = self._enlist(spec)
+        child.joining = True
+        run = await self._begin(child)
+        child.joining = False
+        if run.ref is None or (run.gone.is_set() and not run.stopping):
+            self._forget(child)
+            raise run.failure or pykka.ActorDeadError(f"{spec.name} stopped while it was started")
+        return run.ref
 
-    def _group(self, first: int) -> list[_Child]:
-        return [self._children[first]] if self._strategy is Strategy.ONE_FOR_ONE else self._children[first:]
+    async def remove(self, name: str) -> None:
+        """Stop a child, with its deadline, and forget it.
 
-    async def _restart(self, first: int, delay_s: float) -> None:
-        """Stop who is to be started with the failed child, wait, and post the start to the own mailbox."""
-        await self._stop_children(self._group(first))
-        await asyncio.sleep(delay_s)
-        if not self.actor_stopped.is_set():
-            self.actor_ref.tell(_StartFrom(first, asyncio.current_task()))
-
-    def _start_again(self, first: int) -> None:
-        del self._restarting[first]
-        for child in self._group(first):
-            if child.ref is not None or child.over or child.spec.restart is Restart.TEMPORARY:
-                continue
-            try:
-                self._start(child)
-            except Exception as error:  # as if it had started and failed at once
-                self._failed(self._children.index(child), error)
-                return
-
-    async def _stop_children(self, children: Sequence[_Child]) -> None:
-        for child in reversed(children):
-            if child.ref is None:
-                continue
-            child.stopping = True
-            child.ref.stop(block=False)
-            try:
-                async with asyncio.timeout(child.spec.shutdown.total_seconds()):
-                    await child.gone.wait()
-            except TimeoutError:
-                log.warning("child.stop_timeout", child=child.spec.name)
-            child.ref = None
+        Raises:
+            NotFound: there is none of that name.
+        """
+        await self.stop_child(name)
+        self._children.pop(name, None)
 
     async def stop_child(self, name: str) -> None:
-        """Stop one child for good, with its deadline. Call it on the loop."""
-        children = [child for child in self._children if child.spec.name == name]
-        for child in children:
-            child.over = True
-        await self._stop_children(children)
+        """Stop one child for good, with its deadline; it stays in ``children``.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        child = self._children.get(name)
+        if child is None:
+            raise NotFound(f"there is no child {name!r}")
+        child.over = True
+        await self._stop_children([child])
 
     async def shut_down(self) -> None:
-        """Stop the children in reverse order, each with its deadline, then this supervisor. Call it on the loop."""
-        self._closing = True
-        self._cancel_restarts()
-        await self._stop_children(self._children)
-        if self.actor_ref.is_alive():  # it may have failed meanwhile
-            self.stop()
+        """Stop the children in reverse order, each with its deadline, then this supervisor. Call it on the loop; from anywhere
+        else ``stop`` of the reference does the same.
+        """
+        if not self.actor_stopped.is_set():
+            await asyncio.shield(self._close(None))
 
-    def on_stop(self) -> None:
-        """The children end with their supervisor, the last one first; ``shut_down`` waits for each of them."""
-        self._closing = True
-        self._cancel_restarts()
-        for child in reversed(self._children):
-            if child.ref is not None:
-                child.stopping = True
-                child.ref.stop(block=False)
+    # Up. ----------------------------------------------------------------------------------------------
 
-    def on_failure(self, *_: object) -> None:
-        self.on_stop()
+    def _start_actor_loop(self) -> None:
+        if self._owns_loop:
+            self.loop.start()
+        super()._start_actor_loop()
+
+    def move_to(self, loop: LoopThread) -> None:
+        """Live on the loop of the supervisor above, if it was given none. Before it is started."""
+        if self._owns_loop:
+            self.loop, self._owns_loop = loop, False
+
+    def on_start(self) -> None:
+        self._bring_up(list(self._children.values()), 0.0, first=True)
+
+    def _bring_up(self, children: list[Child], delay_s: float, *, first: bool) -> None:
+        """Start children, in a task; with ``first`` this supervisor is up when that is done."""
+        task = asyncio.create_task(self._start_again(children, delay_s, first))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+
+    async def _start_again(self, children: list[Child], delay_s: float, first: bool) -> None:
+        """Stop who is to be started with a failed child, wait, and start them all."""
+        await self._stop_children(children)
+        if delay_s:
+            await asyncio.sleep(delay_s)
+        for child in children:
+            if child.waits:
+                await self._begin(child)
+        if first:
+            self._up.set()
+            on_up, self._on_up = self._on_up, []
+            for tell in on_up:
+                tell()
+
+    async def _begin(self, child: Child) -> Run:
+        """Start a child and wait until it is up, or has failed: that is told to ``_ended`` as any other end."""
+        run = child.run = Run(datetime.now(UTC))
+        child.starts += 1
+        try:
+            started = child.spec.start()
+            if isinstance(started, Supervisor):
+                started.move_to(self.loop)
+            on_up, on_exit = partial(self.loop.post, run.settled.set), partial(self.loop.post, self._ended, child, run)
+            run.ref = launch(started, on_up, on_exit)
+        except BaseException as error:
+            self.loop.post(self._ended, child, run, error)
+        await run.settled.wait()
+        return run
+
+    # Down. --------------------------------------------------------------------------------------------
+
+    def _ended(self, child: Child, run: Run, failure: BaseException | None) -> None:
+        run.failure = failure
+        run.gone.set()
+        run.settled.set()
+        if failure is not None:
+            child.last_failure = failure
+        if child.run is not run or run.stopping or child.joining or self._closing is not None or self.actor_stopped.is_set():
+            return
+        child.run = None
+        if child.spec.restart.after(failure):
+            self._failed(child, failure)
+        else:
+            if failure is not None:
+                log.warning("child.failed", child=child.spec.name, exc_info=failure)
+            self._over(child)
+
+    def _failed(self, child: Child, failure: BaseException | None) -> None:
+        """Plan the restart of a child, and of those that go with it, or give up."""
+        name, now_s = child.spec.name, self.loop.loop.time()
+        spent = self._history.next_delay_s(now_s) is None
+        delay_s = child.history.next_delay_s(now_s)
+        if spent or delay_s is None:
+            log.error("child.failed_too_often", child=name, exc_info=failure)
+            error = BudgetSpent(f"{name} failed too often: {failure!r}")
+            error.__cause__ = failure
+            self._close(error)
+            return
+        log.warning("child.failed", child=name, restart_in_s=delay_s, exc_info=failure)
+        if self._strategy is Strategy.ONE_FOR_ONE:
+            self._bring_up([child], delay_s, first=False)
+        else:  # one restart at a time, of all who wait for one
+            self._cancel_starts()
+            self._bring_up(self._group(), delay_s, first=not self._up.is_set())
+
+    def _group(self) -> list[Child]:
+        """Who is started again together: with rest_for_one, the first who waits for it and all after it."""
+        children = list(self._children.values())
+        first = 0 if self._strategy is Strategy.ONE_FOR_ALL else next(i for i, each in enumerate(children) if each.waits)
+        return children[first:]
+
+    def _over(self, child: Child) -> None:
+        """A child has ended by itself and is not started again."""
+        child.over = True
+        if child.spec.restart is Restart.TEMPORARY:
+            self._forget(child)
+        if child.spec.significant:
+            self._close(None)
+
+    def _forget(self, child: Child) -> None:
+        if self._children.get(child.spec.name) is child:
+            del self._children[child.spec.name]
+
+    def _cancel_starts(self) -> None:
+        for task in self._starting:
+            task.cancel()
+
+    async def _stop_children(self, children: Sequence[Child]) -> None:
+        for child in reversed(children):
+            run = child.run
+            if run is None:
+                continue
+            run.stopping = True
+            await self._stop_run(child, run)
+            if child.run is run:
+                child.run = None
+            if child.spec.restart is Restart.TEMPORARY:  # it is nobody's to start it again
+                child.over = True
+                self._forget(child)
+
+    async def _stop_run(self, child: Child, run: Run) -> None:
+        if run.ref is None:
+            return
+        limit = child.spec.shutdown
+        run.ref.stop(block=False)
+        try:
+            async with asyncio.timeout(None if limit is None else limit.total_seconds()):
+                await run.gone.wait()
+        except TimeoutError:
+            log.warning("child.stop_timeout", child=child.spec.name)
+            _leave_behind(run.ref)
+
+    # The end. -----------------------------------------------------------------------------------------
+
+    def _close(self, cause: BaseException | None) -> asyncio.Task[None]:
+        """Begin to stop all children and then this supervisor, which fails of ``cause`` if there is one."""
+        if self._closing is None:
+            self._cancel_starts()
+            self._closing = asyncio.create_task(self._shut(cause))
+        return self._closing
+
+    async def _shut(self, cause: BaseException | None) -> None:
+        await self._stop_children(list(self._children.values()))
+        if self.actor_stopped.is_set():
+            return
+        if cause is None:
+            self._stop()
+        else:
+            self._guard(_raise, cause)
+        self._schedule()
+
+    def _handle(self, envelope: Envelope[Any]) -> None:
+        reply = envelope.reply_to
+        if isinstance(envelope.message, Monitor):
+            self._monitored(envelope.message)
+        elif isinstance(envelope.message, _ActorStop):
+            if reply is not None:
+                self._stop_replies.append(reply)
+            self._close(None)
+        else:
+            try:
+                answer = self._handle_receive(envelope.message)
+            except BaseException as error:
+                if reply is not None:
+                    reply.set_exception()
+                else:  # as any actor, but its children are stopped first
+                    self._close(error)
+                return
+            if asyncio.iscoroutine(answer):
+                self._answer_later(answer, reply)
+            elif reply is not None:
+                reply.set(answer)
+
+    def _monitored(self, message: Monitor) -> None:
+        self._monitors.append(message.on_exit)
+        if message.on_up is not None and self._up.is_set():
+            message.on_up()
+        elif message.on_up is not None:  # a supervisor above waits until the children here are up
+            self._on_up.append(message.on_up)
+
+    def _answer_later(self, work: Coroutine[Any, Any, Any], reply: pykka.Future[Any] | None) -> None:
+        task = asyncio.create_task(work)
+        self._requests.add(task)
+        task.add_done_callback(partial(self._answer, reply))
+
+    def _answer(self, reply: pykka.Future[Any] | None, task: asyncio.Task[Any]) -> None:
+        self._requests.discard(task)
+        error = pykka.ActorDeadError(f"{self} stopped") if task.cancelled() else task.exception()
+        if reply is None:
+            if error is not None:
+                log.warning("supervisor.request_failed", error=error)
+        elif error is not None:
+            reply.set_exception((type(error), error, error.__traceback__))
+        else:
+            reply.set(task.result())
+
+    def _end(self) -> None:
+        """Nobody is left behind unasked, also when it was itself not given the time."""
+        for task in (*self._starting, *self._requests):
+            task.cancel()
+        for child in reversed(self._children.values()):
+            run = child.run
+            if run is not None and run.ref is not None and not run.gone.is_set():
+                run.stopping = True
+                run.ref.stop(block=False)
+        self._up.set()
+        super()._end()
+        replies, self._stop_replies = self._stop_replies, []
+        for reply in replies:
+            reply.set(None)
+        if self._owns_loop:
+            self._owns_loop = False
+            self.actor_inbox.on_put = partial(_turn_away, str(self), self._failure)  # nobody else is there to do it
+            self.loop.end()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _leave_behind(ref: pykka.ActorRef[Any]) -> None:
+    """Have an actor that did not stop in time end after what it is at, whatever else is in its mailbox."""
+    pykka.ActorRegistry.unregister(ref)
+    ref.actor_stopped.set()
+    ref.actor_inbox.put(Envelope(_ActorStop()))  # wakes it

@@ -7,6 +7,8 @@ import concurrent.futures
 import os
 import socket
 import threading
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +30,7 @@ from ..protocol.log import log
 from ..protocol.store import Store
 from .control import ControlListener
 from .dispatcher import Dispatcher
+from .dump import describe
 from .rooms import RoomSupervisor
 from .supervisor import ChildSpec, Strategy, Supervisor
 from .worker import Worker, WorkerLease, describe_process
@@ -36,6 +39,14 @@ DEFAULT_GRACE = timedelta(seconds=25)
 DEFAULT_LEASE = timedelta(seconds=5)
 START_PATIENCE_S = 10.0
 LEAVE_S = 2.0
+ON_END_S = 2.0
+
+OnEnd = Callable[[BaseException | None], None]
+
+
+def default_name() -> str:
+    """The name of a worker that was given none."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class ActorSystem:
@@ -52,6 +63,11 @@ class ActorSystem:
         max_rooms: how many rooms may be at work at once.
         lease: how long a worker that is gone keeps its rooms, 1 s or more.
         recovery_rate: how many rooms a second are resumed after a restart or a take-over, beside new work.
+        redis_patience: when Redis has been unreachable for longer than this, the system ends with RedisUnavailable. None: it
+            waits for ever, and work resumes by itself.
+        on_end: called once, on a thread of its own, when a system that had started has ended: with None by ``stop``, else with
+            the error that ``wait`` raises; then ``stop`` is still to be called, and it may be from there. What it raises is
+            logged. ``stop`` waits 2 s for it at the most.
 
     Raises:
         AgentError, InvalidRequest: an argument cannot be used.
@@ -67,10 +83,12 @@ class ActorSystem:
         max_rooms: int = 1000,
         lease: timedelta = DEFAULT_LEASE,
         recovery_rate: float = 100.0,
+        redis_patience: timedelta | None = None,
+        on_end: OnEnd | None = None,
     ) -> None:
         self._spec = inspect_agent(agent_class)
         self._keys = Keys(agent)
-        self.name = check_name(f"{socket.gethostname()}-{os.getpid()}" if name is None else name, "worker name")
+        self.name = check_name(default_name() if name is None else name, "worker name")
         if not isinstance(max_rooms, int) or isinstance(max_rooms, bool) or max_rooms < 1:
             raise InvalidRequest(f"max_rooms: want a whole number of 1 or more, got {max_rooms!r}")
         if not isinstance(lease, timedelta) or lease < timedelta(seconds=1):
@@ -79,8 +97,15 @@ class ActorSystem:
             raise InvalidRequest(f"recovery_rate: want rooms a second, more than 0, got {recovery_rate!r}")
         connect(redis)  # a URL that is none is refused here and not on another thread
         self._url = redis
+        if redis_patience is not None and not (isinstance(redis_patience, timedelta) and redis_patience > timedelta(0)):
+            raise InvalidRequest(f"redis_patience: want a timedelta of more than 0, or None, got {redis_patience!r}")
+        if on_end is not None and not callable(on_end):
+            raise InvalidRequest(f"on_end: want a function, got {on_end!r}")
         self._max_rooms = max_rooms
         self._lease = lease
+        self._redis_patience_s = None if redis_patience is None else redis_patience.total_seconds()
+        self._on_end = on_end
+        self._telling: threading.Thread | None = None
         self._recovery_rate = float(recovery_rate)
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._lock = threading.Lock()
@@ -110,6 +135,7 @@ class ActorSystem:
             self._control.start()
             self._user.start()
             self._control.run(self._begin(agent)).result()
+            self._ended.add_done_callback(self._tell_host)
         except BaseException:
             self._stopping = True
             self._end_threads()
@@ -146,6 +172,7 @@ class ActorSystem:
             self._lease.total_seconds(),
             self._fatal,
             recovery_rate=self._recovery_rate,
+            redis_patience_s=self._redis_patience_s,
             about=describe_process(),
         )
         try:
@@ -153,11 +180,12 @@ class ActorSystem:
                 await self._worker.beat()
         except TimeoutError as error:
             raise translate(error) from None
-        self._start_tree(self._worker)
+        root = self._start_tree(self._worker)
+        await root.wait_up()
         url = without_password(self._url)
         log.info("worker.started", agent=self._keys.agent, worker=self.name, incarnation=context.incarnation, redis=url)
 
-    def _start_tree(self, worker: Worker) -> None:
+    def _start_tree(self, worker: Worker) -> Supervisor:
         def start_rooms() -> pykka.ActorRef[RoomSupervisor]:
             worker.rooms = RoomSupervisor.start(worker.context)
             return worker.rooms
@@ -168,8 +196,11 @@ class ActorSystem:
             ChildSpec("control", lambda: ControlListener.start(worker)),
             ChildSpec("dispatcher", lambda: Dispatcher.start(worker)),
         ]
-        self._root: pykka.ActorRef[Supervisor] = Supervisor.start(self._control, specs, strategy=Strategy.REST_FOR_ONE)
+        self._root: pykka.ActorRef[Supervisor] = Supervisor.start(specs, loop=self._control, strategy=Strategy.REST_FOR_ONE)
         monitor(self._root, self._root_ended)
+        root = self._root._actor_weakref()
+        assert root is not None  # its loop holds it
+        return root
 
     def _root_ended(self, failure: BaseException | None) -> None:
         if failure is not None:
@@ -214,6 +245,8 @@ class ActorSystem:
             if not self._ended.done():
                 self._ended.set_result(None)
         log.info("worker.stopped", worker=self.name)
+        if self._telling is not None and self._telling is not threading.current_thread():
+            self._telling.join(ON_END_S)
 
     async def _finish(self, grace_s: float) -> None:
         root = self._root._actor_weakref()
@@ -263,6 +296,31 @@ class ActorSystem:
             return False
         return True
 
+    def _tell_host(self, ended: concurrent.futures.Future[None]) -> None:
+        if self._on_end is not None:
+            args = (self._on_end, ended.exception())
+            self._telling = threading.Thread(target=_tell, args=args, name="greenroom-on-end", daemon=True)
+            self._telling.start()
+
+    # What it is doing. ----------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether it works: started, connected to Redis, its lease held, and not ended. For readiness probes, from any thread.
+
+        False during an outage, at the latest when the lease has run out; true again by itself.
+        """
+        if not self._begun.is_set() or self._stopping or self._ended.done():
+            return False
+        return self._store.pipeline.connected and time.monotonic() < self._worker.held_until_s
+
+    def dump(self) -> str:
+        """What this process is doing, for its operator: the rooms at work with state, ticket and age, the tasks of both loops,
+        and all threads with their stacks. From any thread but the library's, whatever hangs.
+        """
+        rooms = self._worker.rooms if hasattr(self, "_worker") else None
+        return describe(self.name, self._control, self._user, rooms, self._keys.agent)
+
     # Context managers. ----------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
@@ -276,3 +334,10 @@ class ActorSystem:
 
     async def __aexit__(self, *_: Any) -> None:
         await asyncio.to_thread(self.stop)
+
+
+def _tell(on_end: OnEnd, error: BaseException | None) -> None:
+    try:
+        on_end(error)
+    except BaseException:  # the host's own trouble: it ends nothing here
+        log.exception("on_end.failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,13 +15,14 @@ import pykka
 
 from ..actors.loop_actor import tell
 from ..actors.room import RoomContext
-from ..protocol.errors import GreenroomError, RedisEmptied, Superseded
+from ..protocol.errors import GreenroomError, RedisEmptied, RedisUnavailable, Superseded
 from ..protocol.log import log
 from ..protocol.store import Beat
 from .rooms import Owned, RoomSupervisor
 from .service import Service
 
 BEATS_A_LEASE = 3
+PATIENCE_STEPS = 10
 PAGE = 100  # entries of the pending list that are read at once
 
 
@@ -35,6 +37,8 @@ class Worker:
     recovery_rate: float = 100.0  # rooms a second that are resumed after a restart or a take-over
     rescan: asyncio.Event = field(default_factory=asyncio.Event)  # the dispatcher is to look through what this worker owns
     rooms: pykka.ActorRef[RoomSupervisor] | None = None
+    redis_patience_s: float | None = None  # how long Redis may be unreachable; None: for ever
+    held_until_s: float = 0.0  # until when the lease is certainly held, by the monotonic clock
     instance: str = ""
     about: dict[str, str] = field(default_factory=dict)
 
@@ -50,25 +54,26 @@ class Worker:
 
         Raises:
             Superseded: a newer worker of this name exists.
-        RedisEmptied: this is not the Redis that the worker joined, or it has lost its data.
+            RedisEmptied: this is not the Redis that the worker joined, or it has lost its data.
         """
-        context = self.context
+        context, asked_s = self.context, time.monotonic()
         beat = await context.store.heartbeat(
             context.worker,
             context.incarnation or None,
             lease_ms=int(self.lease_s * 1000),
-            instance=uuid.uuid4().hex,
+            instance=self.instance or uuid.uuid4().hex,
             about={**self.about, "rooms": str(context.slots.used)},
         )
         if beat.word == "superseded":
             raise Superseded(
                 f"a newer worker named {context.worker} has taken over: give each worker a name of its own, or end the other"
             )
-        if self.instance and beat.instance != self.instance:
+        if beat.word == "emptied":
             raise RedisEmptied(
                 "Redis has lost this agent's data, stops included: restore it or accept the loss, then start the worker again"
             )
         context.incarnation, self.instance = beat.incarnation, beat.instance
+        self.held_until_s = asked_s + self.lease_s
         return beat
 
 
@@ -88,15 +93,36 @@ class WorkerLease(Service):
         worker = self._worker
         while True:
             try:
-                beat = await worker.beat()
+                beat = await self._beat()
             except (Superseded, RedisEmptied) as error:
                 worker.on_fatal(error)
+                return
+            if beat is None:
+                worker.on_fatal(RedisUnavailable(f"Redis has been unreachable for more than {worker.redis_patience_s:g} s"))
                 return
             if beat.word == "lapsed":
                 log.warning("worker.lapsed", worker=worker.name, lease_s=worker.lease_s)
                 await self._let_go_of_lost()
                 worker.rescan.set()
             await asyncio.sleep(worker.lease_s / BEATS_A_LEASE)
+
+    async def _beat(self) -> Beat | None:
+        """Renew the lease; answer None when Redis has not answered within the patience with it.
+
+        It is counted in steps: a process that was suspended wakes to find every deadline past, and Redis' answer not read yet.
+        """
+        patience_s = self._worker.redis_patience_s
+        if patience_s is None:
+            return await self._worker.beat()
+        beat = asyncio.ensure_future(self._worker.beat())
+        try:
+            for _ in range(PATIENCE_STEPS):
+                await asyncio.wait([beat], timeout=patience_s / PATIENCE_STEPS)
+                if beat.done():
+                    return beat.result()
+        finally:
+            beat.cancel()
+        return None
 
     async def _let_go_of_lost(self) -> None:
         """Tell the rooms which entries this worker still owns: those with another one were taken over."""

@@ -1,13 +1,15 @@
 -- Joins (incarnation '') or renews a worker's lease.
--- ARGV: worker, incarnation or '', lease ms, instance id to use if the agent has none, field, value, …
+-- ARGV: worker, incarnation or '', lease ms, the agent's instance id (to join: the one to use if it has none), field, value, …
 -- Answers: {'ok' | 'lapsed' (the lease had run out: others may own its rooms), incarnation, the agent's instance id} |
--- {'superseded', the newer incarnation}
+-- {'superseded', the newer incarnation} | {'emptied', incarnation} (not the data that this worker joined: nothing is written,
+-- for its incarnation says nothing beside those of a clock that began anew)
 -- Events: worker.joined, worker.lapsed
 local worker, incarnation, lease = ARGV[1], ARGV[2], ARGV[3]
 local key = G .. ':worker:' .. worker
 local current = call('HGET', key, 'incarnation')
 local status = 'ok'
 
+if incarnation ~= '' and call('HGET', G, 'instance') ~= ARGV[4] then return { 'emptied', incarnation } end
 call('HSETNX', G, 'instance', ARGV[4])
 call('HSETNX', G, 'version', '1')
 if incarnation == '' then

@@ -51,8 +51,15 @@ end
 
 local now = iso(now_ms)
 
--- The logical clock: source of message ids and tickets, so that both are ordered and never reused.
-local function tick() return call('HINCRBY', G, 'clock', 1) end
+-- The logical clock: source of message ids and tickets, so that both are ordered and never reused. It is never behind the
+-- server's time in microseconds: a Redis that has lost its last writes (a crash, a fail-over) must not give out again what a
+-- worker or a client still has from them. Exact up to 2^53, which is the year 2255.
+local now_us = time[1] * 1000000 + time[2]
+local function tick()
+  local value = math.max((tonumber(call('HGET', G, 'clock') or nil) or 0) + 1, now_us)
+  call('HSET', G, 'clock', string.format('%d', value))
+  return value
+end
 
 local function agent_mode() return call('HGET', G, 'mode') or nil end
 

@@ -19,6 +19,7 @@ from .protocol.errors import (
     MessageProcessing,
     NoReply,
     NotFound,
+    NotReplicated,
     QueueFull,
     RedisEmptied,
     RedisError,
@@ -28,6 +29,7 @@ from .protocol.errors import (
     Superseded,
     UnknownMode,
 )
+from .protocol.pipeline import Durability
 from .protocol.records import (
     AgentStatus,
     DeadLetter,
@@ -42,8 +44,12 @@ from .protocol.records import (
     RoomStatus,
 )
 from .protocol.sync_client import Client
-from .supervisors.supervisor import BudgetSpent
+from .supervisors.child import ChildInfo, ChildSpec
+from .supervisors.named import NamedRef
+from .supervisors.restart import Restart, RestartPolicy
+from .supervisors.supervisor import BudgetSpent, Strategy, Supervisor
 from .supervisors.system import ActorSystem
+from .supervisors.watched import watch
 
 __version__ = "0.1.0"
 
@@ -56,6 +62,8 @@ __all__ = [
     "AsyncClient",
     "Backoff",
     "BudgetSpent",
+    "ChildInfo",
+    "ChildSpec",
     "Client",
     "Conflict",
     "Cycle",
@@ -63,6 +71,7 @@ __all__ = [
     "DeadLetter",
     "DeadLettered",
     "Discarded",
+    "Durability",
     "GreenroomError",
     "Hold",
     "Interrupted",
@@ -73,8 +82,10 @@ __all__ = [
     "Message",
     "MessageProcessing",
     "Mode",
+    "NamedRef",
     "NoReply",
     "NotFound",
+    "NotReplicated",
     "Outcome",
     "Output",
     "Phase",
@@ -85,9 +96,14 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "Reject",
+    "Restart",
+    "RestartPolicy",
     "RoomStatus",
+    "Strategy",
     "Superseded",
+    "Supervisor",
     "ThreadCycle",
     "UnknownMode",
     "__version__",
+    "watch",
 ]

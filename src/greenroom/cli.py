@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, cast
@@ -32,10 +29,12 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .supervisors.process import Exit, ExitCode, complain, exit_code, run_process
+from .running import URL_VARIABLE, option_words, run_parent, seconds, server_of, using
+from .supervisors.orders import Orders
+from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
+from .supervisors.processes import worker_names
 from .supervisors.system import ActorSystem
 
-URL_VARIABLE = "GREENROOM_REDIS_URL"
 PATIENCE_S = 5.0
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -45,7 +44,8 @@ ClickError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 app = typer.Typer(
     name="greenroom",
     help="Supervised rooms: durable, interruptible conversations on Pykka and Redis.",
-    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 Redis cannot be used, 4 superseded by a newer worker.",
+    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 Redis cannot be used; of run also 4 superseded by a newer worker, "
+    "5 too many restarts, 6 Redis has lost its data; of the others also 130 interrupted.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -100,45 +100,46 @@ def run(
     name: Annotated[
         str | None, _option("--name", help="This worker's name, kept over restarts; the host and process id by default.")
     ] = None,
-    max_rooms: Annotated[int, typer.Option(min=1, help="How many rooms may be at work at once.")] = 1000,
+    processes: Annotated[
+        int | None, _option("--processes", min=1, help="Supervise so many worker processes, named NAME-1, NAME-2 and so on.")
+    ] = None,
+    max_rooms: Annotated[int, typer.Option(min=1, help="How many rooms may be at work at once, in each process.")] = 1000,
+    lease: Annotated[float, typer.Option(min=1, help="Seconds for which a worker that is gone keeps its rooms.")] = 5.0,
+    recovery_rate: Annotated[
+        float, typer.Option(min=0.01, help="How many rooms a second are resumed after a restart, beside new work.")
+    ] = 100.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
     log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+    lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
-    """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end."""
+    """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end.
+
+    SIGUSR1 has it write all threads, tasks and rooms to stderr.
+    """
+    if lifeline is not None:
+        label_stderr(str(name))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=log_level.upper())
+    period, lease_period = seconds("--grace", grace), seconds("--lease", lease)
     try:
-        period = timedelta(seconds=grace)
-    except (ValueError, OverflowError):
-        raise InvalidRequest(f"--grace: want a number of seconds, got {grace}") from None
-    agent_class = load_agent(app)
-    server = _server(redis, embedded)
-    with contextlib.nullcontext(server) if isinstance(server, str) else _serving(server) as url:
-        return run_process(ActorSystem(agent_class, agent=agent, redis=url, name=name, max_rooms=max_rooms), period)
-
-
-def _server(redis: str | None, embedded: Path | None) -> str | RedisServer:
-    """The URL, or the embedded server, that the options name."""
-    if embedded is None:
-        return os.environ.get(URL_VARIABLE) or DEFAULT_REDIS if redis is None else redis
-    if redis is not None:
-        raise InvalidRequest("--redis or --embedded, not both")
-    return RedisServer(embedded)
-
-
-@contextlib.contextmanager
-def _serving(server: RedisServer) -> Iterator[str]:
-    """The URL of an embedded server, which ends with this block if it was started for it."""
-    try:
-        try:
-            server.start()
-        except RedisUnavailable:
-            raise
-        except OSError as error:
-            raise InvalidRequest(f"--embedded {server.directory}: {error.strerror}") from None
-        complain(f"the embedded Redis of {server.directory} is ready: redis-cli -u {server.url}")
-        yield server.url
-    finally:
-        server.stop()
+        with Orders(lifeline) as orders:
+            if processes is not None:
+                options = {"max-rooms": max_rooms, "lease": lease, "recovery-rate": recovery_rate, "grace": grace}
+                words = ["--agent", agent, "--log-level", log_level, *option_words(options)]
+                return run_parent([app, *words], agent, worker_names(name, processes), server_of(redis, embedded), orders)
+            agent_class = load_agent(app)
+            with using(server_of(redis, embedded)) as url:
+                system = ActorSystem(
+                    agent_class,
+                    agent=agent,
+                    redis=url,
+                    name=name,
+                    max_rooms=max_rooms,
+                    lease=lease_period,
+                    recovery_rate=recovery_rate,
+                )
+                return run_process(system, period, orders)
+    except KeyboardInterrupt:  # told to end before there was anything to drain
+        return ExitCode.OK
 
 
 # Messages. ------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def _serving(server: RedisServer) -> Iterator[str]:
 def _client(agent: str, redis: str | None, embedded: Path | None) -> Client:
     # Without a handler, Python prints warnings: what is wrong is said once, by the error.
     logging.getLogger("greenroom").addHandler(logging.NullHandler())
-    server = _server(redis, embedded)
+    server = server_of(redis, embedded)
     if isinstance(server, RedisServer):
         if not server.find():
             raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -17,10 +14,11 @@ import redis as redis_py
 
 from greenroom import Client, Kind
 from greenroom.cli import execute
+from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
 from integration.agents import wait_event, wait_output
+from integration.command import WAIT_S, Process, begun, embedded_url
 
-WAIT_S = 60.0
 APP = '''
 import asyncio, threading
 from greenroom import Agent, Backoff
@@ -98,72 +96,6 @@ thing = {"not": "an agent"}
 '''
 
 
-class Process:
-    """One ``greenroom run``, in a folder that has app.py."""
-
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
-        self._process = subprocess.Popen(
-            # -P: only greenroom itself may put the current directory on the path, as when it is started as a script
-            [sys.executable, "-P", "-m", "greenroom", "run", *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self._lines: list[str] = []
-        self._said = threading.Condition()
-        self._reading = threading.Thread(target=self._read, daemon=True)
-        self._reading.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                with self._said:
-                    self._lines.append(line)
-                    self._said.notify_all()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def output(self) -> str:
-        with self._said:
-            return "".join(self._lines)
-
-    def wait_line(self, words: str = "worker.started") -> str:
-        """The first line that has these words, once it is said."""
-
-        def found() -> str | None:
-            return next((line for line in self._lines if words in line), None)
-
-        with self._said:
-            assert self._said.wait_for(lambda: found() is not None, WAIT_S), f"not said: {words}: {self._lines}"
-            line = found()
-        assert line is not None
-        return line
-
-    def signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def exit_code(self) -> int:
-        """Wait for its end, and for all that it has said."""
-        code = self._process.wait(WAIT_S)
-        self._reading.join(WAIT_S)
-        return code
-
-    def stop(self) -> int:
-        self.signal(signal.SIGTERM)
-        return self.exit_code()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
 class Starting(Protocol):
     def __call__(self, app: str, *arguments: str, **environment: str) -> Process: ...
 
@@ -175,7 +107,7 @@ def starting(tmp_path: Path, agent: str) -> Iterator[Starting]:
     started: list[Process] = []
 
     def start(app: str, *arguments: str, **environment: str) -> Process:
-        started.append(Process(tmp_path, app, "--agent", agent, *arguments, **environment))
+        started.append(Process(tmp_path, app, "--agent", agent, *arguments, environment=environment))
         return started[-1]
 
     yield start
@@ -193,11 +125,6 @@ def run(starting: Starting, redis_url: str) -> Callable[..., Process]:
         return process
 
     return start
-
-
-def begun(client: Client, room: str) -> None:
-    """Wait until the room's handler has said that it runs."""
-    wait_output(client, room, lambda output: output.body == "begun")
 
 
 # It works, and ends. --------------------------------------------------------------------------------
@@ -304,6 +231,87 @@ def test_a_newer_worker_of_the_same_name_ends_the_older_one(
     assert newer.stop() == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_app_is_imported_ends_it_at_once(
+    number: signal.Signals, starting: Starting, redis_url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text("import threading\nprint('importing', flush=True)\nthreading.Event().wait()\n")
+    process = starting("slow:Echo", "--redis", redis_url)
+    process.wait_line("importing")
+    process.signal(number)
+    assert process.exit_code() == 0
+    assert process.output == "importing\n"
+
+
+def test_a_signal_that_an_import_swallows_is_not_forgotten(starting: Starting, redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "swallows.py").write_text(
+        "import threading\nfrom app import Echo\n"
+        "try:\n    print('importing', flush=True)\n    threading.Event().wait()\nexcept BaseException:\n    pass\n"
+    )
+    process = starting("swallows:Echo", "--redis", redis_url)
+    process.wait_line("importing")
+    process.signal(signal.SIGTERM)
+    assert process.exit_code() == 0
+    assert "worker.stopped" in process.output
+
+
+def test_a_dump_shows_what_a_worker_does_without_disturbing_it(run: Callable[..., Process], client: Client) -> None:
+    process = run("app:Blocks", "--name", "w1")
+    message = client.send("42", "hello")
+    begun(client, "42")
+    for count in (1, 2):
+        process.signal(signal.SIGUSR1)
+        process.wait_count("end of the dump of worker w1", count)
+    assert re.search(rf"^  42 running for \d+\.\d s ticket \d+ message {message} attempt 1$", process.output, re.MULTILINE)
+    assert "NEVER.wait()" in process.output  # what blocks the handlers' loop
+    assert "tasks of greenroom-control" in process.output
+    assert "thread MainThread" in process.output
+    client.stop("42")
+    process.wait_line("cycle.detached")
+    assert process.stop() == 0
+
+
+def test_a_dump_shows_what_an_import_hangs_in(starting: Starting, redis_url: str, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import threading\nprint('importing', flush=True)\nthreading.Event().wait()\n")
+    process = starting("slow:Echo", "--redis", redis_url)
+    process.wait_line("importing")
+    process.signal(signal.SIGUSR1)
+    process.wait_line('slow.py", line 3 in <module>')
+    assert process.stop() == 0
+
+
+def test_forks_of_the_agents_code_end_by_their_own_signals(
+    starting: Starting, redis_url: str, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "forks.py").write_text(
+        "import os, signal, threading\n"
+        "from greenroom import Agent\n"
+        "def fork():\n"
+        "    pid = os.fork()\n"  # while no other thread runs: with threads, forks may hang by themselves
+        "    while pid == 0:\n"
+        "        threading.Event().wait(0.01)\n"
+        "    return pid\n"
+        "PIDS = {'SIGTERM': fork(), 'SIGUSR1': fork()}\n"
+        "class Forks(Agent):\n"
+        "    async def respond(self, message, cycle):\n"
+        "        os.kill(PIDS[message.body], getattr(signal, message.body))\n"
+        "        return os.waitstatus_to_exitcode(os.waitpid(PIDS[message.body], 0)[1])\n"
+    )
+    process = starting("forks:Forks", "--redis", redis_url)
+    assert client.ask("42", "SIGTERM", timeout=WAIT_S) == -signal.SIGTERM
+    assert client.ask("42", "SIGUSR1") == -signal.SIGUSR1
+    assert process.stop() == 0
+
+
+def test_the_lease_and_the_recovery_rate_are_choices(
+    starting: Starting, redis_url: str, redis: redis_py.Redis, agent: str
+) -> None:
+    process = starting("app:Echo", "--redis", redis_url, "--name", "w1", "--lease", "600", "--recovery-rate", "0.5")
+    process.wait_line()
+    assert redis.ttl(f"{Keys(agent).root}:worker:w1") > 60
+    assert process.stop() == 0
+
+
 def test_the_agents_atexit_functions_run(run: Callable[..., Process], tmp_path: Path) -> None:
     (tmp_path / "polite.py").write_text("import atexit\nfrom app import Echo\natexit.register(print, 'at exit')\n")
     process = run("polite:Echo")
@@ -312,12 +320,6 @@ def test_the_agents_atexit_functions_run(run: Callable[..., Process], tmp_path: 
 
 
 # The embedded server. -------------------------------------------------------------------------------
-
-
-def embedded_url(process: Process) -> str:
-    found = re.search(r"redis-cli -u (\S+)", process.wait_line("redis-cli"))
-    assert found
-    return found.group(1)
 
 
 def test_an_embedded_server_is_started_shared_and_ended_by_who_started_it(
@@ -354,6 +356,20 @@ def test_an_embedded_server_outlives_a_killed_worker_and_is_found_again(
         assert RedisServer(redis_dir).find()
     finally:
         os.kill(found.pid, signal.SIGKILL)
+
+
+def test_an_embedded_server_that_dies_is_started_again_and_work_goes_on(
+    starting: Starting, agent: str, redis_dir: Path
+) -> None:
+    process = starting("app:Echo", "--embedded", str(redis_dir))
+    process.wait_line()
+    with redis_py.Redis.from_url(embedded_url(process)) as plain:
+        os.kill(plain.info("server")["process_id"], signal.SIGKILL)
+    process.wait_line("started again")
+    with Client(agent, redis=embedded_url(process)) as client:
+        assert client.ask("42", "hello") == "hello"
+    process.signal(signal.SIGTERM)
+    assert process.exit_code() == 0
 
 
 def test_a_forced_end_does_not_leave_the_embedded_server_behind(starting: Starting, agent: str, redis_dir: Path) -> None:

@@ -101,6 +101,7 @@ class World:
         self.chaos = True  # lost and doubled replies; off while a run is drained
         self.rng = random.Random(0)
         self._numbers = itertools.count(1)
+        wire.send(("HSET", wire.keys.root, "clock", self.account.clock))
 
     def number(self) -> int:
         return next(self._numbers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pykka
@@ -304,10 +305,11 @@ def test_a_failing_ask_tells_the_asker_and_the_actor_lives_on(loop: LoopThread, 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("hook", ["start", "stop"])
-def test_a_failing_hook_is_a_failure(loop: LoopThread, hook: str, error: BaseException) -> None:
+def test_a_failing_hook_is_a_failure(loop: LoopThread, held: Callable[[], None], hook: str, error: BaseException) -> None:
     ref, other = Recorder.start(loop, fails_in=hook, error=error), Recorder.start(loop)
-    exits = watched(ref)
-    ref.stop(timeout=LIMIT_S)
+    exits = watched(ref)  # before it ends: who is dead already cannot say how
+    ref.stop(block=False)
+    held()
     assert exits.one() is error
     assert not ref.is_alive()
     assert other.ask("still there", timeout=LIMIT_S) == 1
@@ -467,3 +469,49 @@ def test_stop_cancels_what_runs_and_joins_the_thread() -> None:
     assert not any(thread.name == "test-stopped" for thread in threading.enumerate())
     loop.post(pytest.fail, "ran after the end")  # is dropped, and raises nothing
     loop.stop()
+
+
+def test_an_actor_whose_loop_has_ended_is_dead_for_whoever_asks() -> None:
+    loop = LoopThread("test-stopped")
+    loop.start()
+    asked, told, stopped = (Recorder.start(loop) for _ in range(3))
+    settle(loop)
+    loop.stop()
+    with pytest.raises(pykka.ActorDeadError):
+        asked.ask("m", timeout=LIMIT_S)
+    told.tell("m")
+    assert not told.is_alive()
+    assert stopped.stop(timeout=LIMIT_S) is True
+    assert not any(ref in pykka.ActorRegistry.get_all() for ref in (asked, told, stopped))
+
+
+def test_a_loop_that_is_stopped_before_it_runs_still_cleans_up() -> None:
+    go = threading.Event()
+
+    class Late(LoopThread):
+        def _serve(self) -> None:
+            go.wait(LIMIT_S)
+            super()._serve()
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    loop = Late("test-late")
+    loop.start()
+    task = loop.run(forever())
+    posted = len(ready(loop))
+    stopper = threading.Thread(target=loop.stop)
+    stopper.start()
+    while len(ready(loop)) == posted:
+        pass
+    go.set()
+    stopper.join(LIMIT_S)
+    with pytest.raises(CancelledError):
+        task.result(LIMIT_S)
+    assert loop.loop.is_closed()
+
+
+def ready(loop: LoopThread) -> Any:
+    """What the event loop is to do next."""
+    plain: Any = loop.loop
+    return plain._ready

@@ -88,7 +88,7 @@ class House:
         specs = [ChildSpec(name, self._starter(name), restart) for name in names]
         self.failure: BaseException | None = None
         self.ended = threading.Event()
-        self.root = Supervisor.start(loop, specs, **{"policy": PATIENT, **options})
+        self.root = Supervisor.start(specs, loop=loop, **{"policy": PATIENT, **options})
         monitor(self.root, self._root_ended)
         for name in names:
             self.journal.wait(f"+{name}")
@@ -119,10 +119,13 @@ class House:
 
 @pytest.fixture
 def loop() -> Iterator[LoopThread]:
+    before = pykka.ActorRegistry.get_all()
     loop = LoopThread("test-loop")
     loop.start()
     yield loop
-    pykka.ActorRegistry.stop_all(timeout=LIMIT_S)
+    for ref in reversed(pykka.ActorRegistry.get_all()):
+        if ref not in before:
+            ref.stop(timeout=LIMIT_S)
     loop.stop()
 
 
@@ -131,7 +134,7 @@ def test_children_start_in_order_and_stop_in_reverse(loop: LoopThread) -> None:
     house.shut_down()
     assert house.journal.entries == ["+a", "+b", "+c", "-c", "-b", "-a"]
     assert house.failure is None
-    assert pykka.ActorRegistry.get_all() == []
+    assert pykka.ActorRegistry.get_by_class(Child) == []
 
 
 def test_stopping_a_supervisor_as_any_actor_stops_its_children_in_reverse(loop: LoopThread) -> None:
@@ -243,7 +246,7 @@ def test_a_spent_budget_fails_the_supervisor_and_stops_its_children(loop: LoopTh
     assert isinstance(house.failure, BudgetSpent)
     assert "once too often" in str(house.failure)
     house.settle()
-    assert pykka.ActorRegistry.get_all() == []
+    assert pykka.ActorRegistry.get_by_class(Child) == []
     assert [entry for entry in house.journal.entries if entry[0] == "-"][-2:] == ["-c", "-a"]
 
 
@@ -256,10 +259,10 @@ def test_a_nested_supervisor_escalates_to_its_own(loop: LoopThread) -> None:
         journal_house.loop, journal_house.journal, journal_house.refs = loop, outer_journal, {}
         inner.append(journal_house)
         specs = [ChildSpec("x", journal_house._starter("x"))]
-        return Supervisor.start(loop, specs, policy=RestartPolicy(intensity=0, backoff=AT_ONCE))
+        return Supervisor.start(specs, loop=loop, policy=RestartPolicy(intensity=0, backoff=AT_ONCE))
 
     outer_journal = Journal()
-    root = Supervisor.start(loop, [ChildSpec("inner", start)], policy=PATIENT)
+    root = Supervisor.start([ChildSpec("inner", start)], loop=loop, policy=PATIENT)
     outer_journal.wait("+x")
     inner[0].fail("x")
     outer_journal.wait("+x", 2)
@@ -281,7 +284,7 @@ def test_a_child_that_does_not_stop_in_its_time_does_not_hold_up_the_others(loop
         ChildSpec("a", lambda: Child.start(loop, "a", journal)),
         ChildSpec("deaf", lambda: Deaf.start(loop, "deaf", journal), shutdown=timedelta(milliseconds=50)),
     ]
-    root = Supervisor.start(loop, specs, policy=PATIENT)
+    root = Supervisor.start(specs, loop=loop, policy=PATIENT)
     journal.wait("+deaf")
     actor = root._actor_weakref()
     assert actor is not None
@@ -322,7 +325,7 @@ def test_a_temporary_child_is_not_started_again_with_others(loop: LoopThread) ->
         return refs[-1]
 
     specs = [ChildSpec("a", start), ChildSpec("b", lambda: Child.start(loop, "b", journal), Restart.TEMPORARY)]
-    root = Supervisor.start(loop, specs, strategy=Strategy.ONE_FOR_ALL, policy=PATIENT)
+    root = Supervisor.start(specs, loop=loop, strategy=Strategy.ONE_FOR_ALL, policy=PATIENT)
     journal.wait("+b")
     refs[0].tell(ValueError("fails"))
     journal.wait("+a", 2)
@@ -355,7 +358,7 @@ def test_a_start_that_fails_is_a_failure_of_the_child(loop: LoopThread) -> None:
         return ref
 
     refs: list[pykka.ActorRef[Child]] = []
-    root = Supervisor.start(loop, [ChildSpec("a", start)], policy=PATIENT)
+    root = Supervisor.start([ChildSpec("a", start)], loop=loop, policy=PATIENT)
     journal.wait("+a")
     refs[0].tell(ValueError("fails"))
     journal.wait("+a", 2)

@@ -1,0 +1,127 @@
+"""What ``greenroom run`` needs besides a worker: its Redis, and the parent of several."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+from .protocol.client import DEFAULT_REDIS
+from .protocol.connect import connect
+from .protocol.errors import InvalidRequest, RedisUnavailable
+from .protocol.keys import Keys
+from .protocol.server import RedisServer
+from .supervisors.orders import Orders
+from .supervisors.process import complain
+from .supervisors.processes import Processes
+
+RESTART_PAUSE_S = 0.5  # between two starts of an embedded server that keeps ending
+URL_VARIABLE = "GREENROOM_REDIS_URL"
+
+
+def server_of(redis: str | None, embedded: Path | None) -> str | RedisServer:
+    """The URL, or the embedded server, that the options name."""
+    if embedded is None:
+        return os.environ.get(URL_VARIABLE) or DEFAULT_REDIS if redis is None else redis
+    if redis is not None:
+        raise InvalidRequest("--redis or --embedded, not both")
+    return RedisServer(embedded)
+
+
+def using(server: str | RedisServer) -> contextlib.AbstractContextManager[str]:
+    """The URL of what ``server_of`` has named; an embedded server is started, and ended with the block."""
+    return contextlib.nullcontext(server) if isinstance(server, str) else _serving(server)
+
+
+@contextlib.contextmanager
+def _serving(server: RedisServer) -> Iterator[str]:
+    """The URL of an embedded server, which ends with this block if it was started for it."""
+    try:
+        try:
+            server.start()
+        except RedisUnavailable:
+            raise
+        except OSError as error:
+            raise InvalidRequest(f"--embedded {server.directory}: {error.strerror}") from None
+        complain(f"the embedded Redis of {server.directory} is ready: redis-cli -u {server.url}")
+        with _kept_running(server):
+            yield server.url
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def _kept_running(server: RedisServer) -> Iterator[None]:
+    """Within this block a server that ends is started again, on its data and its port: the workers then go on by themselves."""
+    lock, over = threading.Lock(), threading.Event()
+
+    def start_again() -> bool:
+        with lock:
+            if over.is_set():
+                return True
+            try:
+                server.start()
+            except (RedisUnavailable, OSError) as error:
+                complain(str(error))
+                return False
+            return True
+
+    def keep() -> None:
+        while server.wait() and not over.is_set():
+            complain(f"the embedded Redis of {server.directory} has ended by itself: it is started again")
+            while not start_again():
+                over.wait(RESTART_PAUSE_S)
+
+    threading.Thread(target=keep, name="greenroom-embedded", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        with lock:  # not in the middle of a start
+            pass
+
+
+def run_parent(words: list[str], agent: str, names: list[str], server: str | RedisServer, orders: Orders) -> int:
+    """Run the workers, each as ``greenroom run`` with these words, in processes of their own.
+
+    What is wrong for all of them is said here, once.
+
+    Raises:
+        InvalidRequest: the agent's name, or the URL.
+        RedisUnavailable: the embedded server cannot be started.
+    """
+    Keys(agent)
+    with using(server) as url:
+        connect(url)
+        # The URL may have a password, which a command line would show to every user of the machine.
+        environment = {**os.environ, URL_VARIABLE: url}
+        return Processes([*_this_program(), "run", *words], names, orders, environment=environment).run()
+
+
+def _this_program() -> list[str]:
+    """How this program is started again. With its current directory importable only if it is for this process: a user's own
+    redis.py must not be taken for another.
+    """
+    as_script = getattr(sys.modules["__main__"], "__spec__", None) is None
+    return [sys.executable, *(["-P"] if as_script or sys.flags.safe_path else []), "-m", "greenroom"]
+
+
+def option_words(options: Mapping[str, object]) -> list[str]:
+    """Options as words of a command line."""
+    return [word for name, value in options.items() for word in (f"--{name}", str(value))]
+
+
+def seconds(option: str, value: float) -> timedelta:
+    """The value of an option, in seconds, as a duration.
+
+    Raises:
+        InvalidRequest: it is too long, or no number.
+    """
+    try:
+        return timedelta(seconds=value)
+    except (ValueError, OverflowError):
+        raise InvalidRequest(f"{option}: want a number of seconds, got {value}") from None

@@ -1,0 +1,112 @@
+"""``greenroom run`` as a process of its own, for tests that signal it and read what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from greenroom import Client
+from integration.agents import wait_output
+
+WAIT_S = 60.0
+
+
+class Process:
+    """One ``greenroom run``, in a folder that has app.py."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        before_exec: Callable[[], object] | None = None,
+    ) -> None:
+        self._process = subprocess.Popen(
+            # -P: only greenroom itself may put the current directory on the path, as when it is started as a script
+            [sys.executable, "-P", "-m", "greenroom", "run", *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            preexec_fn=before_exec,
+            start_new_session=True,  # so that a test can signal its whole group, as a terminal does
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: list[str] = []
+        self._said = threading.Condition()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                with self._said:
+                    self._lines.append(line)
+                    self._said.notify_all()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        with self._said:
+            return "".join(self._lines)
+
+    def wait_line(self, words: str = "worker.started") -> str:
+        """The first line that has these words, once it is said."""
+
+        def found() -> str | None:
+            return next((line for line in self._lines if words in line), None)
+
+        with self._said:
+            assert self._said.wait_for(lambda: found() is not None, WAIT_S), f"not said: {words}: {self._lines}"
+            line = found()
+        assert line is not None
+        return line
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def exit_code(self) -> int:
+        """Wait for its end, and for all that it has said."""
+        code = self._process.wait(WAIT_S)
+        self._reading.join(WAIT_S)
+        return code
+
+    def wait_count(self, words: str, count: int) -> list[str]:
+        """The lines that have these words, once there are so many."""
+
+        def found() -> list[str]:
+            return [line for line in self._lines if words in line]
+
+        with self._said:
+            assert self._said.wait_for(lambda: len(found()) >= count, WAIT_S), f"not said {count} times: {words}: {self._lines}"
+            return found()
+
+    def stop(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.exit_code()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def begun(client: Client, room: str) -> None:
+    """Wait until the room's handler has said that it runs."""
+    wait_output(client, room, lambda output: output.body == "begun")
+
+
+def embedded_url(process: Process) -> str:
+    found = re.search(r"redis-cli -u (\S+)", process.wait_line("redis-cli"))
+    assert found
+    return found.group(1)

@@ -1,0 +1,72 @@
+"""How rooms share a worker, are taken up again, and are given up."""
+
+from __future__ import annotations
+
+from greenroom import Client, Phase
+from greenroom.supervisors.rooms import ROOM_POLICY
+from integration.agents import Director, abandon, eventually
+from integration.conftest import Running
+
+from helpers import unique
+
+
+def test_a_room_in_which_nothing_succeeds_is_stopped_durably_and_play_tries_again(
+    running: Running, director: Director, client: Client
+) -> None:
+    """Row 33: each message is a dead letter of its own; the room has a budget apart from theirs."""
+    running(director.agent(max_attempts=1))
+    budget = ROOM_POLICY.intensity + 1
+    client.stop("42")
+    for number in range(budget + 5):
+        client.send("42", f"fail {number}")
+    client.play("42")
+    status = eventually(lambda: (s := client.status("42")).hold and s, "the room is stopped")
+    assert (status.hold.mode, status.hold.by) == ("stop", "supervisor")
+    assert "RuntimeError: fail" in status.hold.reason
+    assert status.phase is Phase.HELD
+    assert director.count("42") == budget
+    client.play("42")
+    eventually(lambda: client.overview().dead == budget + 5, "the others have had their try")
+    assert client.status("42").hold is None
+
+
+def test_a_failing_room_stops_no_other(running: Running, director: Director, client: Client) -> None:
+    running(director.agent(max_attempts=1))
+    for number in range(ROOM_POLICY.intensity + 1):
+        client.send("bad", f"fail {number}")
+    eventually(lambda: client.status("bad").hold, "the room is stopped")
+    assert client.ask("good", "hello") == "hello"
+
+
+def test_a_room_with_a_long_queue_gives_way_to_those_that_wait_for_a_slot(
+    running: Running, director: Director, client: Client
+) -> None:
+    running(director.agent(), max_rooms=1)
+    client.send("long", "wait")
+    first = director.run("long")
+    for number in range(49):
+        client.send("long", number)
+    client.send("short", "me too")
+    first.finish()
+    eventually(lambda: len(director.runs) == 51, "all are answered")
+    rooms = [run.room for run in director.runs]
+    assert rooms.index("short") < 20
+    assert director.bodies("long") == ["wait", *range(49)]
+
+
+def test_recovery_after_a_crash_is_staged_and_new_work_does_not_wait_for_it(
+    running: Running, director: Director, client: Client
+) -> None:
+    """Row 41."""
+    name = unique("worker")
+    crashed = running(director.agent(), name=name)
+    rooms = [f"room-{number}" for number in range(5)]
+    for room in rooms:
+        client.send(room, "wait")
+        director.run(room)
+    abandon(crashed)
+    running(director.agent(), name=name, recovery_rate=0.1)  # one at once, the next in ten seconds
+    replayed = director.run()
+    assert replayed.attempt == 2
+    assert client.ask("new", "hello") == "hello"
+    assert sum(director.count(room) for room in rooms) == len(rooms) + 1

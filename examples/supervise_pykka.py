@@ -57,8 +57,13 @@ def main() -> None:
         ChildSpec("reports", lambda: Reports(NamedRef(ref, "database"), ready)),
     ]
     ref = Supervisor.start(specs, strategy=Strategy.REST_FOR_ONE)  # who uses the database is started again with it
-    supervisor = ref.proxy()
-    supervisor.wait_up().get(timeout=5)
+    try:
+        use(ref, ready)
+    finally:
+        ref.stop()  # reports first, then the database
+
+
+def use(ref: pykka.ActorRef[Supervisor], ready: threading.Semaphore) -> None:
     database, reports = NamedRef(ref, "database"), NamedRef(ref, "reports")
     ready.acquire(timeout=5)
     print(reports.proxy().today().get(timeout=5))
@@ -70,9 +75,8 @@ def main() -> None:
     ready.acquire(timeout=5)  # both are up again
     print(reports.proxy().today().get(timeout=5))
 
-    for child in supervisor.children().get(timeout=5):
+    for child in ref.proxy().children().get(timeout=5):
         print(f"{child.name}: running={child.running} restarts={child.restarts} last_failure={child.last_failure!r}")
-    ref.stop()  # reports first, then the database
 
 
 if __name__ == "__main__":

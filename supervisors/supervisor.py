@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -14,12 +14,13 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from ..actors.loop import LoopThread
-from ..actors.loop_actor import LoopActor, Monitor, _turn_away
+from ..actors.loop_actor import Monitor, _turn_away
 from ..protocol.errors import GreenroomError, InvalidRequest, NotFound
 from ..protocol.log import log
+from .answering import Answering
 from .child import Child, ChildInfo, ChildSpec, Run
 from .restart import Restart, RestartHistory, RestartPolicy
-from .watched import launch
+from .watched import leave_behind, prepare
 
 __all__ = ["BudgetSpent", "ChildInfo", "ChildSpec", "Strategy", "Supervisor"]
 
@@ -36,7 +37,7 @@ class Strategy(StrEnum):
     REST_FOR_ONE = "rest_for_one"
 
 
-class Supervisor(LoopActor):
+class Supervisor(Answering):
     """Supervises the children of ``specs``; each is started when ``on_start`` of the one before it is done.
 
     It is an actor like any other: ``Supervisor.start(specs)`` answers its reference, from whose ``proxy()`` all methods here
@@ -72,7 +73,6 @@ class Supervisor(LoopActor):
         for spec in specs:
             self._enlist(spec)
         self._starting: set[asyncio.Task[None]] = set()  # what brings children up, after their back-off
-        self._requests: set[asyncio.Task[Any]] = set()  # what answers later
         self._up = asyncio.Event()  # all children have been started
         self._on_up: list[Callable[[], object]] = []
         self._closing: asyncio.Task[None] | None = None
@@ -191,8 +191,10 @@ class Supervisor(LoopActor):
             if isinstance(started, Supervisor):
                 started.move_to(self.loop)
             on_up, on_exit = partial(self.loop.post, run.settled.set), partial(self.loop.post, self._ended, child, run)
-            run.ref = launch(started, on_up, on_exit)
+            run.ref, begin = prepare(started, on_up, on_exit)
+            begin()
         except BaseException as error:
+            run.ref = None
             self.loop.post(self._ended, child, run, error)
         await run.settled.wait()
         return run
@@ -278,7 +280,7 @@ class Supervisor(LoopActor):
                 await run.gone.wait()
         except TimeoutError:
             log.warning("child.stop_timeout", child=child.spec.name)
-            _leave_behind(run.ref)
+            leave_behind(run.ref)
 
     # The end. -----------------------------------------------------------------------------------------
 
@@ -309,17 +311,9 @@ class Supervisor(LoopActor):
             self._close(None)
         else:
             try:
-                answer = self._handle_receive(envelope.message)
-            except BaseException as error:
-                if reply is not None:
-                    reply.set_exception()
-                else:  # as any actor, but its children are stopped first
-                    self._close(error)
-                return
-            if asyncio.iscoroutine(answer):
-                self._answer_later(answer, reply)
-            elif reply is not None:
-                reply.set(answer)
+                self._answer(envelope)
+            except BaseException as error:  # as any actor, but its children are stopped first
+                self._close(error)
 
     def _monitored(self, message: Monitor) -> None:
         self._monitors.append(message.on_exit)
@@ -328,26 +322,9 @@ class Supervisor(LoopActor):
         elif message.on_up is not None:  # a supervisor above waits until the children here are up
             self._on_up.append(message.on_up)
 
-    def _answer_later(self, work: Coroutine[Any, Any, Any], reply: pykka.Future[Any] | None) -> None:
-        task = asyncio.create_task(work)
-        self._requests.add(task)
-        task.add_done_callback(partial(self._answer, reply))
-
-    def _answer(self, reply: pykka.Future[Any] | None, task: asyncio.Task[Any]) -> None:
-        self._requests.discard(task)
-        error = pykka.ActorDeadError(f"{self} stopped") if task.cancelled() else task.exception()
-        if reply is None:
-            if error is not None:
-                log.warning("supervisor.request_failed", error=error)
-        elif error is not None:
-            reply.set_exception((type(error), error, error.__traceback__))
-        else:
-            reply.set(task.result())
-
     def _end(self) -> None:
         """Nobody is left behind unasked, also when it was itself not given the time."""
-        for task in (*self._starting, *self._requests):
-            task.cancel()
+        self._cancel_starts()
         for child in reversed(self._children.values()):
             run = child.run
             if run is not None and run.ref is not None and not run.gone.is_set():
@@ -366,10 +343,3 @@ class Supervisor(LoopActor):
 
 def _raise(error: BaseException) -> None:
     raise error
-
-
-def _leave_behind(ref: pykka.ActorRef[Any]) -> None:
-    """Have an actor that did not stop in time end after what it is at, whatever else is in its mailbox."""
-    pykka.ActorRegistry.unregister(ref)
-    ref.actor_stopped.set()
-    ref.actor_inbox.put(Envelope(_ActorStop()))  # wakes it

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 import pykka
 from pykka._envelope import Envelope
+from pykka.messages import _ActorStop
 
 from ..actors.loop_actor import LoopActor, OnExit, monitor
 from ..protocol.errors import InvalidRequest
 from ..protocol.log import log
 
 _WATCH = "_greenroom_watch"
-_HOOKS = ("_actor_loop", "_handle_failure")
 
 
 class _Watch:
@@ -23,7 +24,7 @@ class _Watch:
 
     That loop reports nothing: it swallows what on_start and on_stop raise, stops all actors of the process at a BaseException
     in a handler, and leaves an actor registered whose thread was ended in any other way. The hooks are the instance's, so the
-    actor keeps its class, and they go when it ends, so that nothing refers to it in a circle.
+    actor keeps its class.
     """
 
     def __init__(self, actor: pykka.Actor, on_up: Callable[[], object], on_exit: OnExit) -> None:
@@ -43,11 +44,8 @@ class _Watch:
         _tell_end(on_exit, self._failure)
 
     def detach(self) -> None:
-        """Let go of the actor, once it is over or was never begun."""
-        actor, self._actor = self._actor, None
-        if actor is not None:
-            for hook in _HOOKS:
-                vars(actor).pop(hook, None)
+        """Let go of the actor, once it is over or was never begun: it goes when its last user does."""
+        self._actor = None
 
     def _run(self) -> None:
         actor, up = self._actor, False
@@ -113,9 +111,11 @@ def _tell_end(on_exit: OnExit, failure: BaseException | None) -> None:
         log.exception("actor.monitor_failed")
 
 
-def launch(started: Any, on_up: Callable[[], object], on_exit: OnExit) -> pykka.ActorRef[Any]:
-    """Start an actor; ``on_up`` is called once its ``on_start`` is done, ``on_exit`` when it has ended, with its failure or
-    None: both on its own thread. ``started`` may also be the reference of a loop actor that has just been started.
+def prepare(started: Any, on_up: Callable[[], object], on_exit: OnExit) -> tuple[pykka.ActorRef[Any], Callable[[], None]]:
+    """The reference of a new actor, and what starts it: by then its supervisor must know the one, as the actor may be faster.
+
+    ``on_up`` is called once its ``on_start`` is done, ``on_exit`` when it has ended, with its failure or None: both on its own
+    thread. ``started`` may also be the reference of a loop actor that has just been started.
 
     Raises:
         InvalidRequest: it is neither.
@@ -124,24 +124,32 @@ def launch(started: Any, on_up: Callable[[], object], on_exit: OnExit) -> pykka.
         if not issubclass(started.actor_class, LoopActor):
             started.stop(block=False)
             raise InvalidRequest(f"start: answer the actor itself and do not start it: {started} cannot be watched any more")
-        monitor(started, on_exit, on_up)
-        return started
+        return started, partial(monitor, started, on_exit, on_up)
     if not isinstance(started, pykka.Actor) or started.actor_stopped.is_set() or _WATCH in vars(started):
         raise InvalidRequest(f"start: want a new actor for each start, got {started!r}")
-    watch = None if isinstance(started, LoopActor) else _Watch(started, on_up, on_exit)
-    ref: pykka.ActorRef[Any] = started.actor_ref
-    pykka.ActorRegistry.register(ref)
+    return started.actor_ref, partial(_begin, started, on_up, on_exit)
+
+
+def _begin(actor: pykka.Actor, on_up: Callable[[], object], on_exit: OnExit) -> None:
+    watch = None if isinstance(actor, LoopActor) else _Watch(actor, on_up, on_exit)
+    pykka.ActorRegistry.register(actor.actor_ref)
     try:
-        started._start_actor_loop()
+        actor._start_actor_loop()
     except BaseException:  # no thread is to be had
-        pykka.ActorRegistry.unregister(ref)
-        started.actor_stopped.set()
+        pykka.ActorRegistry.unregister(actor.actor_ref)
+        actor.actor_stopped.set()
         if watch is not None:
             watch.detach()
         raise
     if watch is None:
-        monitor(ref, on_exit, on_up)
-    return ref
+        monitor(actor.actor_ref, on_exit, on_up)
+
+
+def leave_behind(ref: pykka.ActorRef[Any]) -> None:
+    """Have an actor that did not stop in time end after what it is at, whatever else is in its mailbox."""
+    pykka.ActorRegistry.unregister(ref)
+    ref.actor_stopped.set()
+    ref.actor_inbox.put(Envelope(_ActorStop()))  # wakes it
 
 
 def watch(ref: pykka.ActorRef[Any], on_exit: OnExit) -> None:

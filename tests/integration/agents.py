@@ -30,7 +30,7 @@ from typing import Any
 import pykka
 import redis as redis_py
 
-from greenroom import Agent, Backoff, Client, Cycle, Message, Output, ThreadCycle
+from greenroom import Agent, Backoff, Client, Cycle, Kind, Message, Output, ThreadCycle
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.loop_actor import LoopActor
 from greenroom.actors.room import Room
@@ -362,6 +362,22 @@ def wait_output(client: Client, room: str, condition: Callable[[Output], bool]) 
         raise AssertionError("following never ends")
 
     return client._run(follow())
+
+
+def settled(client: Client, room: str, ticket: int) -> Output:
+    """Wait for the output that ends a cycle's stream."""
+    return wait_output(client, room, lambda output: output.ticket == ticket and output.kind is not Kind.CHUNK)
+
+
+def ready_of(client: Client, room: str) -> str | None:
+    """The room's entry in the ready stream, or None."""
+
+    async def ready() -> str | None:
+        store = client._client._store
+        found = await store.pipeline.command("HGET", store.keys.room(room), "ready")
+        return None if found is None else str(found.decode())
+
+    return client._run(ready())
 
 
 def live_run(director: Director, client: Client, room: str) -> Run:

@@ -27,8 +27,7 @@ from greenroom import (
     ThreadCycle,
 )
 from greenroom.protocol import client as client_module
-from greenroom.protocol.wakeups import Wakeups
-from integration.agents import WAIT_S, Director, eventually, wait_output
+from integration.agents import WAIT_S, Director, eventually
 from integration.conftest import Running
 
 from helpers import unique
@@ -361,121 +360,6 @@ def test_followers_survive_that_every_connection_is_killed(
     steered.finish("end")
     assert done.wait(WAIT_S)
     assert seen == [*range(10), "end"]
-
-
-# What readers see (row 23). ----------------------------------------------------------------------------------
-
-
-def test_readers_are_told_of_what_is_new_and_need_not_look_by_themselves(
-    monkeypatch: pytest.MonkeyPatch, running: Running, director: Director, redis_url: str, agent: str
-) -> None:
-    """row 23, row 31"""
-    monkeypatch.setattr(client_module, "LOOK_S", 3600.0)
-    running(director.agent())
-
-    async def test() -> None:
-        async with AsyncClient(agent, redis=redis_url) as client:
-            for number in range(20):
-                assert await client.ask(f"room-{number % 3}", number, timeout=WAIT_S) == number
-
-    run(test)
-
-
-def test_readers_find_what_they_were_not_told_of(
-    monkeypatch: pytest.MonkeyPatch, running: Running, director: Director, redis_url: str, agent: str
-) -> None:
-    """row 31: what Pub/Sub loses costs time, and nothing else."""
-
-    async def deaf(_: Wakeups, connection: object) -> None:
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(client_module, "LOOK_S", 0.05)
-    monkeypatch.setattr(Wakeups, "_listen", deaf)
-    running(director.agent())
-
-    async def test() -> None:
-        async with AsyncClient(agent, redis=redis_url) as client:
-            ask = await asked(client, "42", "wait")
-            (await director.arun("42")).finish("found")
-            assert await ask == "found"
-
-    run(test)
-
-
-def test_a_chunk_is_there_for_readers_when_send_returns(running: Running, director: Director, client: Client) -> None:
-    """row 23"""
-    running(director.agent())
-    message = client.send("42", "wait")
-    steered = director.run("42")
-    for number in range(1, 6):
-        steered.send(number * 10)
-        outputs = list(client.outputs("42"))
-        assert [(o.kind, o.seq, o.body, o.message, o.ticket) for o in outputs] == [
-            (Kind.CHUNK, n, n * 10, message, steered.ticket) for n in range(1, number + 1)
-        ]
-    steered.finish("end")
-    last = wait_output(client, "42", lambda output: output.kind is Kind.REPLY)
-    assert (last.seq, last.body) == (6, "end")
-
-
-@pytest.mark.parametrize("threaded", [False, True])
-@pytest.mark.parametrize("how", ["interrupt", "stop", "fail"])
-def test_the_stream_of_a_cycle_that_did_not_commit_ends_with_an_entry_that_says_so(
-    running: Running, director: Director, client: Client, how: str, threaded: bool
-) -> None:
-    """row 23"""
-    running(director.agent(threaded=threaded))
-    client.send("42", "wait")
-    first = director.run("42")
-    first.send("a")
-    first.send("b")
-    if how == "fail":
-        first.fail(ValueError("broken"))
-    else:
-        getattr(client, how)("42")
-    last = wait_output(client, "42", lambda output: output.kind is not Kind.CHUNK)
-    assert (last.ticket, last.seq) == (first.ticket, 3)
-    if how == "fail":
-        assert (last.kind, last.mode) == (Kind.FAILED, None)
-        assert last.error == "ValueError: broken"
-    else:
-        assert (last.kind, last.mode) == (Kind.ABORTED, how)
-
-
-def test_a_replay_is_recognisable_as_another_ticket_numbered_from_one(
-    running: Running, director: Director, client: Client
-) -> None:
-    """row 23"""
-    running(director.agent())
-    message = client.send("42", "wait")
-    first = director.run("42")
-    first.send("a")
-    client.stop("42")
-    first.wait_cancelled()
-    client.play("42")
-    second = director.run("42")
-    second.send("a")
-    second.finish("end")
-    wait_output(client, "42", lambda output: output.kind is Kind.REPLY)
-    outputs = list(client.outputs("42"))
-    assert {output.message for output in outputs} == {message}
-    assert second.ticket > first.ticket
-    assert [(o.ticket, o.seq, o.kind) for o in outputs] == [
-        (first.ticket, 1, Kind.CHUNK),
-        (first.ticket, 2, Kind.ABORTED),
-        (second.ticket, 1, Kind.CHUNK),
-        (second.ticket, 2, Kind.REPLY),
-    ]
-
-
-def test_readers_may_begin_after_any_output(running: Running, director: Director, client: Client) -> None:
-    """row 23"""
-    running(director.agent())
-    for body in ("a", "b", "c"):
-        client.ask("42", body)
-    outputs = list(client.outputs("42"))
-    for index, output in enumerate(outputs):
-        assert [o.body for o in client.outputs("42", after=output.id)] == [o.body for o in outputs[index + 1 :]]
 
 
 def test_an_unused_client_connects_to_nothing(redis_url: str, agent: str, redis: redis_py.Redis) -> None:

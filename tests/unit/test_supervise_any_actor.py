@@ -122,7 +122,7 @@ def test_what_is_not_there_cannot_be_removed() -> None:
 
 @pytest.mark.parametrize("place", ["on_start", "init"])
 def test_an_added_child_that_does_not_start_is_not_kept(place: str) -> None:
-    house = House("a")
+    house = House("a", RestartPolicy(intensity=0))
 
     def make() -> ThreadChild:
         if place == "init":
@@ -132,6 +132,7 @@ def test_an_added_child_that_does_not_start_is_not_kept(place: str) -> None:
     with pytest.raises(ValueError, match="no such place"):
         house.call("add", ChildSpec("b", make))
     assert house.names() == "a"
+    house.call("add", house.spec("c"))  # it counts as no failure of the others' supervisor
 
 
 def test_a_temporary_child_that_has_ended_is_forgotten_and_its_name_is_free() -> None:
@@ -485,6 +486,8 @@ def test_a_supervisor_that_is_left_behind_leaves_no_children() -> None:
     house.call("add", inner)
     NamedRef(NamedRef(house.root, "inner"), "deaf").tell(gate)
     assert house.root.stop(timeout=LIMIT_S)
+    house.journal.wait_length(3)
+    assert house.journal.entries == ["+a", "+deaf", "-a"]
     gate.set()  # the fixture sees that all threads end
 
 
@@ -525,11 +528,10 @@ def test_the_page_about_supervision_shows_what_runs() -> None:
     assert "rows of 'SELECT 1'" in run(program)
 
 
-def test_a_program_that_only_starts_a_supervisor_lives_until_its_children_have_ended() -> None:
-    """As with Pykka's own actors; nobody stops the supervisor, and a child is started again after the main thread has ended."""
+def test_a_program_ends_when_its_supervisor_has() -> None:
     program = """
-import pykka
-from greenroom import ChildSpec, Restart, Supervisor
+import pykka, threading
+from greenroom import ChildSpec, Restart, Supervisor, watch
 starts = []
 class Work(pykka.ThreadingActor):
     def on_start(self):
@@ -538,7 +540,9 @@ class Work(pykka.ThreadingActor):
         if len(starts) == 1:
             raise ValueError("the first time")
         self.stop()
-Supervisor.start([ChildSpec("work", Work, Restart.TRANSIENT, significant=True)])
+ended = threading.Event()
+watch(Supervisor.start([ChildSpec("work", Work, Restart.TRANSIENT, significant=True)]), lambda failure: ended.set())
+ended.wait()
 """
     output = run(program)
     assert [line for line in output.splitlines() if line.startswith("start")] == ["start 1", "start 2"]

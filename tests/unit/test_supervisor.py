@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pykka
@@ -15,12 +14,7 @@ import pytest
 from greenroom import Backoff, BudgetSpent
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.loop_actor import LoopActor, monitor
-from greenroom.actors.room import CycleFailed
-from greenroom.actors.slots import Slots
-from greenroom.actors.transitions import RoomMachine
 from greenroom.supervisors.restart import Restart, RestartPolicy
-from greenroom.supervisors.rooms import Activate, RoomSupervisor
-from greenroom.supervisors.service import Service
 from greenroom.supervisors.supervisor import ChildSpec, Strategy, Supervisor
 
 LIMIT_S = 20.0
@@ -366,150 +360,3 @@ def test_a_start_that_fails_is_a_failure_of_the_child(loop: LoopThread) -> None:
     assert root.is_alive()
     root.stop(timeout=LIMIT_S)
     journal.wait("-a")
-
-
-# The room supervisor. -------------------------------------------------------------------------------------------
-
-
-class FakeRoom(LoopActor):
-    """A room that ends when it is told to, and not before."""
-
-    def __init__(self, context: Any, room: str, ready: str) -> None:
-        super().__init__(context.control)
-        self.machine = RoomMachine(ready)
-        context.begun.append((room, ready))
-
-    def on_receive(self, message: Any) -> None:
-        if isinstance(message, BaseException):
-            raise message
-
-
-@pytest.fixture
-def context(loop: LoopThread) -> Any:
-    """What the room supervisor needs of a worker; ``begun`` is what it has started."""
-    return SimpleNamespace(control=loop, slots=Slots(10), active={}, begun=[])
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_entry_that_arrives_while_its_room_ends_starts_the_room_again(loop: LoopThread, context: Any, fails: bool) -> None:
-    """row 26"""
-    rooms = RoomSupervisor.start(context, FakeRoom.start)
-    rooms.tell(Activate("1-0", "42"))
-    (first,) = living_rooms(loop, 1)
-    go = threading.Event()
-    loop.post(go.wait, LIMIT_S)
-    if fails:
-        first.tell(CycleFailed("on record"))
-    else:
-        first.stop(block=False)
-    rooms.tell(Activate("2-0", "42"))  # is handled before the supervisor hears of the end
-    go.set()
-    del first
-    settle(loop)
-    assert context.begun == [("42", "1-0"), ("42", "2-0")]
-    rooms.stop(timeout=LIMIT_S)
-
-
-def test_a_room_that_ended_with_its_entry_claimed_is_forgotten(loop: LoopThread, context: Any) -> None:
-    rooms = RoomSupervisor.start(context, FakeRoom.start)
-    rooms.tell(Activate("1-0", "42"))
-    (room,) = living_rooms(loop, 1)
-    room.stop(timeout=LIMIT_S)
-    settle(loop)
-    actor = rooms._actor_weakref()
-    assert actor is not None
-    assert len(actor) == 0
-    assert context.active == {}
-    assert actor.whereis("42") is None
-    rooms.stop(timeout=LIMIT_S)
-
-
-def test_the_same_entry_handed_over_twice_starts_one_room(loop: LoopThread, context: Any) -> None:
-    """row 20"""
-    rooms = RoomSupervisor.start(context, FakeRoom.start)
-    for _ in range(5):
-        rooms.tell(Activate("1-0", "42"))
-    settle(loop)
-    assert context.begun == [("42", "1-0")]
-    rooms.stop(timeout=LIMIT_S)
-
-
-def test_a_room_that_crashes_does_not_touch_the_others(loop: LoopThread, context: Any) -> None:
-    """row 32"""
-    rooms = RoomSupervisor.start(context, FakeRoom.start)
-    for number in range(3):
-        rooms.tell(Activate(f"{number}-0", str(number)))
-    first, *others = living_rooms(loop, 3)
-    first.tell(CycleFailed("on record"))
-    settle(loop)
-    assert len(context.begun) == 4
-    assert all(other.is_alive() for other in others)
-    rooms.stop(timeout=LIMIT_S)
-
-
-def living_rooms(loop: LoopThread, count: int) -> list[pykka.ActorRef[FakeRoom]]:
-    settle(loop)
-    refs = pykka.ActorRegistry.get_by_class(FakeRoom)
-    assert len(refs) == count
-    return refs
-
-
-# Services. ----------------------------------------------------------------------------------------------------
-
-
-class Working(Service):
-    def __init__(self, loop: LoopThread, work: Callable[[], Any]) -> None:
-        super().__init__(loop)
-        self._work = work
-
-    async def run(self) -> None:
-        await self._work()
-
-
-def end_of(ref: pykka.ActorRef[Any]) -> Callable[[], BaseException | None]:
-    told: list[BaseException | None] = []
-    ended = threading.Event()
-
-    def on_exit(failure: BaseException | None) -> None:
-        told.append(failure)
-        ended.set()
-
-    monitor(ref, on_exit)
-
-    def wait() -> BaseException | None:
-        assert ended.wait(LIMIT_S)
-        assert len(told) == 1
-        return told[0]
-
-    return wait
-
-
-def test_a_service_fails_with_its_coroutine_and_ends_with_it(loop: LoopThread) -> None:
-    error = ValueError("boom")
-
-    async def fail() -> None:
-        raise error
-
-    async def end() -> None:
-        return
-
-    assert end_of(Working.start(loop, fail))() is error
-    assert end_of(Working.start(loop, end))() is None
-
-
-def test_a_stopped_service_cancels_its_coroutine(loop: LoopThread) -> None:
-    began, cancelled = threading.Event(), threading.Event()
-
-    async def forever() -> None:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    ref = Working.start(loop, forever)
-    wait = end_of(ref)
-    assert began.wait(LIMIT_S)
-    ref.stop(timeout=LIMIT_S)
-    assert cancelled.wait(LIMIT_S)
-    assert wait() is None

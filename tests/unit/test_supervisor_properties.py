@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from greenroom import Backoff, BudgetSpent, ChildSpec, RestartPolicy, Strategy, Supervisor
 from greenroom.actors.loop import LoopThread
-from greenroom.supervisors.watched import launch
+from greenroom.supervisors.watched import prepare
 from supervised import LIMIT_S, Behaviour, Ending, Journal, LoopChild, ThreadChild
 
 AT_ONCE = Backoff(first=timedelta(0), most=timedelta(0))
@@ -159,7 +159,8 @@ def test_a_tree_does_what_its_model_says(tree: Node, failures: list[tuple[int, s
 def check(tree: Node, failures: list[tuple[int, str]], loop: LoopThread, journal: Journal) -> None:
     expected = start(tree)
     ending = Ending()
-    root = launch(supervisor(tree, loop, journal), lambda: None, ending)
+    root, begin = prepare(supervisor(tree, loop, journal), lambda: None, ending)
+    begin()
     journal.wait_length(len(expected))
     for number, how in failures:
         leaf = tree.leaves()[number % len(tree.leaves())]

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
@@ -97,13 +97,12 @@ def _connect_sentinel(rest: str, options: dict[str, Any]) -> Redis:
 def without_password(url: str) -> str:
     """The URL as it may be shown: with any password replaced."""
     try:
-        parts = urlsplit(url)
-        if not parts.password:
-            return url
-        host = parts.netloc.rpartition("@")[2]
-        return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+        if not url.startswith(SENTINEL_SCHEME):  # whether urlsplit takes several hosts depends on the Python
+            urlsplit(url)
     except ValueError:
         return "(a URL that cannot be read)"
+    shown = re.sub(r"(?<=://)([^/?#:@]*):[^/?#]*@", r"\1:***@", url, count=1)
+    return re.sub(r"(?<=[?&]password=)[^&#]*", "***", shown)
 
 
 def translate(error: BaseException) -> RedisError:

@@ -23,6 +23,7 @@ from greenroom.protocol.primary import PrimaryPool
         ("unix://me:hunter2@/run/redis.sock?db=0", "unix://me:***@/run/redis.sock?db=0"),
         ("sentinel://me:hunter2@a:26379,b,[::1]:3/rooms/1", "sentinel://me:***@a:26379,b,[::1]:3/rooms/1"),
         ("sentinel://a,b/rooms", "sentinel://a,b/rooms"),
+        ("redis://host/0?password=hunter2&db=1", "redis://host/0?password=***&db=1"),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:

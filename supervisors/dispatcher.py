@@ -18,6 +18,7 @@ from .service import Service
 from .worker import PAGE, Worker
 
 STABLE_S = 10.0  # a part that has run for so long starts its back-off anew
+ADOPT_S = 0.5  # how often dead workers are looked for: their rooms wait for the lease and this, and no longer
 RESCAN_LEASES = 2  # how many leases lie between two looks at what this worker owns
 
 
@@ -70,7 +71,7 @@ class Dispatcher(Service):
                 await self._rescan()
             if not moved:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(worker.lease_s / 2):
+                    async with asyncio.timeout(ADOPT_S):
                         await worker.rescan.wait()
 
     async def _read_new(self, connection: AbstractConnection, count: int) -> None:

@@ -10,7 +10,10 @@ if before then return { before, '' } end
 local h = load(room)
 if h.cycle and h.processing == id then return { 'processing', '' } end
 if #call('XRANGE', messages_key(room), id, id) == 0 then return { 'unknown', '' } end
-if h.processing == id then end_message(h, id) else call('XDEL', messages_key(room), id) end
+if h.processing == id then
+  end_message(h, id)
+  unready(h) -- whoever waited out its retry time need not: the room gets a new entry, if it has more work
+else call('XDEL', messages_key(room), id) end
 output(room, 'discarded', id, '0', 0, '')
 event('message.discarded', 'room', room, 'message', id)
 if not h.cycle then park(h) end

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from greenroom import Client, Phase
+from datetime import timedelta
+
+import redis as redis_py
+
+from greenroom import Backoff, Client, Phase
+from greenroom.protocol.keys import Keys
 from greenroom.supervisors.rooms import ROOM_POLICY
 from integration.agents import Director, abandon, eventually
 from integration.conftest import Running
@@ -36,6 +41,19 @@ def test_a_failing_room_stops_no_other(running: Running, director: Director, cli
         client.send("bad", f"fail {number}")
     eventually(lambda: client.status("bad").hold, "the room is stopped")
     assert client.ask("good", "hello") == "hello"
+
+
+def test_discarding_a_message_that_waits_for_its_retry_lets_the_next_run_at_once(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    hour = timedelta(hours=1)
+    running(director.agent(retry=Backoff(first=hour, most=hour)))
+    failing = client.send("42", "fail")
+    client.send("42", "next")
+    eventually(lambda: str(redis.hget(keys.room("42"), "answer")).startswith("backoff"), "the room waits for the retry time")
+    client.discard("42", failing)
+    eventually(lambda: client.status("42").waiting == 0, "the next message is answered")
+    assert director.bodies("42") == ["fail", "next"]
 
 
 def test_a_room_with_a_long_queue_gives_way_to_those_that_wait_for_a_slot(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,11 @@ import pytest
 from greenroom.protocol.server import RedisServer
 
 from helpers import unique
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that press Ctrl-C need it as it is
+# in the foreground, wherever they run.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

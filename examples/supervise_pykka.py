@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 
 import pykka
 
 from greenroom import ChildSpec, NamedRef, Strategy, Supervisor, watch
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")  # in one piece: two threads' prints may end up on one line
 
 
 class Database(pykka.ThreadingActor):
@@ -18,10 +23,10 @@ class Database(pykka.ThreadingActor):
         self.dsn = dsn
 
     def on_start(self) -> None:
-        print(f"database: connected to {self.dsn}")
+        say(f"database: connected to {self.dsn}")
 
     def on_stop(self) -> None:
-        print("database: closed")
+        say("database: closed")
 
     def query(self, sql: str) -> str:
         return f"rows of {sql!r}"
@@ -39,11 +44,11 @@ class Reports(pykka.ThreadingActor):
         self._ready = ready
 
     def on_start(self) -> None:
-        print("reports: ready")
+        say("reports: ready")
         self._ready.release()
 
     def on_stop(self) -> None:
-        print("reports: closed")
+        say("reports: closed")
 
     def today(self) -> str:
         return f"today: {self._database.proxy().query('SELECT 1').get(timeout=5)}"
@@ -66,17 +71,17 @@ def main() -> None:
 def use(ref: pykka.ActorRef[Supervisor], ready: threading.Semaphore) -> None:
     database, reports = NamedRef(ref, "database"), NamedRef(ref, "reports")
     ready.acquire(timeout=5)
-    print(reports.proxy().today().get(timeout=5))
+    say(reports.proxy().today().get(timeout=5))
 
     actor = database.whereis()
     assert actor is not None
-    watch(actor, lambda failure: print(f"database: ended by {failure!r}"))
+    watch(actor, lambda failure: say(f"database: ended by {failure!r}"))
     database.proxy().lose_connection.defer()
     ready.acquire(timeout=5)  # both are up again
-    print(reports.proxy().today().get(timeout=5))
+    say(reports.proxy().today().get(timeout=5))
 
     for child in ref.proxy().children().get(timeout=5):
-        print(f"{child.name}: running={child.running} restarts={child.restarts} last_failure={child.last_failure!r}")
+        say(f"{child.name}: running={child.running} restarts={child.restarts} last_failure={child.last_failure!r}")
 
 
 if __name__ == "__main__":

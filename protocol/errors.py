@@ -113,12 +113,26 @@ class AgentError(GreenroomError, TypeError):
 class CycleEnded(GreenroomError):
     """Raised in a handler whose cycle may not send any more: aborted, or no longer the live one.
 
-    ``why`` is ``interrupt``, ``stop`` or ``fenced``. There is nothing to repair: let it pass.
+    ``why`` is ``interrupt``, ``stop``, ``overdue`` (it ran longer than ``max_cycle``), ``drain`` (given back at shutdown) or
+    ``fenced``. There is nothing to repair: let it pass.
     """
 
     def __init__(self, why: str) -> None:
         super().__init__(f"this cycle has ended ({why}): nothing of it is accepted any more")
         self.why = why
+
+
+class OutcomeUnknown(GreenroomError):
+    """A step began in an earlier cycle, which did not live to say how it ended: it may have happened or not.
+
+    Find out, for instance by its ``idempotency_key``, and take the step once more by its name, with ``if_unknown="again"``.
+    Raised by a step's own function it says the same of this try.
+    """
+
+    def __init__(self, step: str, idempotency_key: str = "") -> None:
+        super().__init__(f"step {step!r} began before and did not say how it ended: it may have happened or not")
+        self.step = step
+        self.idempotency_key = idempotency_key
 
 
 class Reject(GreenroomError):

@@ -162,7 +162,7 @@ class ActorSystem:
         context = RoomContext(
             control=self._control,
             store=self._store,
-            runner=Runner(self._spec, agent, self._user),
+            runner=Runner(self._spec, self._keys.agent, agent, self._user),
             spec=self._spec,
             slots=Slots(self._max_rooms),
             worker=self.name,
@@ -269,8 +269,9 @@ class ActorSystem:
         rooms = self._worker.rooms._actor_weakref() if self._worker.rooms is not None else None
         if rooms is None:
             return
+        abort_s = self._spec.abort_timeout_s + (self._spec.hook_timeout_s if self._spec.hooks else 0.0)
         # After the grace every cycle is aborted; one that does not end is detached, so a bound exists for all of them.
-        for drain, limit_s in ((Drain(now=False), grace_s), (Drain(now=True), self._spec.abort_timeout_s + LEAVE_S)):
+        for drain, limit_s in ((Drain(now=False), grace_s), (Drain(now=True), abort_s + LEAVE_S)):
             self._worker.tell_rooms(drain)
             try:
                 async with asyncio.timeout(limit_s):

@@ -32,12 +32,12 @@ local function stands(current) return current == 'stop' or current == mode end
 
 -- The first abort of a cycle wins; a shield defers it.
 local function abort(h)
-  if h.abort then return 'already' end
+  if h.abort or h.deferred then return 'already' end
+  h.abort_cid = cid
   if not h.shield then
     h.abort = mode
     return 'applied'
   end
-  if h.deferred then return 'already' end
   h.deferred = mode
   return 'deferred'
 end

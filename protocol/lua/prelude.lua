@@ -93,17 +93,18 @@ end
 -- The room. -----------------------------------------------------------------------------------------
 
 local FIELDS = { 'phase', 'mode', 'owner', 'ready', 'processing', 'attempt', 'claimed_at', 'cycle', 'seq', 'shield',
-  'abort', 'deferred', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims' }
+  'abort', 'deferred', 'abort_cid', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims' }
 local PHASE, MODE, CYCLE = 1, 2, 8 -- where in FIELDS, and so in h.was, which holds what Redis has (false: nothing)
 
 -- Spelled out: a table made at its full size at once costs a fifth of one that grows field by field.
 local function load(room)
   local v = call('HMGET', room_key(room), 'phase', 'mode', 'owner', 'ready', 'processing', 'attempt', 'claimed_at', 'cycle',
-    'seq', 'shield', 'abort', 'deferred', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims')
+    'seq', 'shield', 'abort', 'deferred', 'abort_cid', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims')
   return { room = room, was = v, forget = nil, phase = v[1] or nil, mode = v[2] or nil, owner = v[3] or nil,
     ready = v[4] or nil, processing = v[5] or nil, attempt = v[6] or nil, claimed_at = v[7] or nil, cycle = v[8] or nil,
-    seq = v[9] or nil, shield = v[10] or nil, abort = v[11] or nil, deferred = v[12] or nil, retry_at = v[13] or nil,
-    last_error = v[14] or nil, settled = v[15] or nil, request = v[16] or nil, answer = v[17] or nil, claims = v[18] or nil }
+    seq = v[9] or nil, shield = v[10] or nil, abort = v[11] or nil, deferred = v[12] or nil, abort_cid = v[13] or nil,
+    retry_at = v[14] or nil, last_error = v[15] or nil, settled = v[16] or nil, request = v[17] or nil,
+    answer = v[18] or nil, claims = v[19] or nil }
 end
 
 local function save(h)
@@ -146,7 +147,7 @@ end
 
 local function end_cycle(h)
   if h.cycle then h.settled = h.cycle end
-  h.cycle, h.seq, h.shield, h.abort, h.deferred, h.claimed_at = nil, nil, nil, nil, nil, nil
+  h.cycle, h.seq, h.shield, h.abort, h.deferred, h.abort_cid, h.claimed_at = nil, nil, nil, nil, nil, nil, nil
 end
 
 -- The message in processing has ended, in whatever way: it leaves the queue.
@@ -177,14 +178,17 @@ local function park(h)
   end
 end
 
--- An interrupted message is consumed: it is never replayed.
-local function consume(h, id, ticket, seq)
+-- An interrupted message is consumed: it is never replayed. `code` is what became of the agent's code, where that is known.
+local function consume(h, id, ticket, seq, code)
   output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'interrupt')
-  event('cycle.interrupted', 'room', h.room, 'message', id, 'ticket', ticket)
+  event('cycle.interrupted', 'room', h.room, 'message', id, 'ticket', ticket, 'code', code or '')
   end_message(h, id)
 end
 
 local function next_seq(h) return (tonumber(h.seq) or 0) + 1 end
+
+-- How the live cycle has to end, if that is decided: a shield that ends with its cycle does not hold an interrupt up.
+local function aborted(h) return h.abort or (h.deferred == 'interrupt' and 'interrupt') or nil end
 
 -- Why an effect of this ticket is refused: `fenced`, `interrupt` or `stop`; nil when the cycle is live.
 local function refused(h, ticket)
@@ -230,10 +234,10 @@ end
 -- A cycle that is still marked live when its room is claimed anew has died with its worker.
 local function bury(h)
   local id, ticket, seq = h.processing, h.cycle, next_seq(h)
-  local aborted = h.abort or (h.deferred == 'interrupt' and 'interrupt')
-  if aborted ~= 'interrupt' then
-    h.last_error = aborted and h.last_error or 'the worker died'
-    if aborted then
+  local abort = aborted(h)
+  if abort ~= 'interrupt' then
+    h.last_error = abort and h.last_error or 'the worker died'
+    if abort then
       h.attempt = h.attempt - 1
       output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'stop')
       event('cycle.stopped', 'room', h.room, 'message', id, 'ticket', ticket)
@@ -243,7 +247,7 @@ local function bury(h)
     end
   end
   end_cycle(h)
-  if aborted == 'interrupt' then consume(h, id, ticket, seq) end
+  if abort == 'interrupt' then consume(h, id, ticket, seq) end
 end
 
 -- Grants the room's next message, or says why not. Ends with save(): nothing may follow it.

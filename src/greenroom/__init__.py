@@ -3,6 +3,8 @@
 from .actors.agent import Agent
 from .actors.backoff import Backoff
 from .actors.cycle import Cycle, ThreadCycle
+from .actors.interruption import Interruption
+from .actors.steps import idempotent
 from .protocol.client import AsyncClient
 from .protocol.errors import (
     AgentError,
@@ -20,6 +22,7 @@ from .protocol.errors import (
     NoReply,
     NotFound,
     NotReplicated,
+    OutcomeUnknown,
     QueueFull,
     RedisEmptied,
     RedisError,
@@ -75,6 +78,7 @@ __all__ = [
     "GreenroomError",
     "Hold",
     "Interrupted",
+    "Interruption",
     "InvalidBody",
     "InvalidName",
     "InvalidRequest",
@@ -87,6 +91,7 @@ __all__ = [
     "NotFound",
     "NotReplicated",
     "Outcome",
+    "OutcomeUnknown",
     "Output",
     "Phase",
     "QueueFull",
@@ -105,5 +110,6 @@ __all__ = [
     "ThreadCycle",
     "UnknownMode",
     "__version__",
+    "idempotent",
     "watch",
 ]

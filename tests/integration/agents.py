@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,7 @@ from greenroom.protocol.keys import Keys
 from greenroom.supervisors.system import ActorSystem
 
 WAIT_S = 30.0
+LONG = timedelta(seconds=WAIT_S)  # a time limit that only a hang reaches
 LOOK_S = 0.01
 AT_ONCE = Backoff(first=Backoff().first * 0, most=Backoff().first * 0)
 

@@ -1,4 +1,4 @@
-"""One room whose message is replayed, by a stop, a crash or a failure, and the functions that its steps call."""
+"""Rooms whose message is replayed or aborted, the functions that its steps call, and the hooks that are told of its end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from greenroom import ActorSystem, Client
-from integration.agents import Director, Run, abandon, settled, wait_for
+from greenroom import ActorSystem, Client, Interruption
+from integration.agents import LONG, WAIT_S, Director, Run, abandon, settled, wait_for
 
 BOTH = pytest.mark.parametrize("threaded", [False, True], ids=["coroutine", "function"])
 LEASE = timedelta(seconds=1)
@@ -90,7 +90,35 @@ class Hanging:
         self.begun.set()
         await asyncio.Event().wait()
 
-    def begin(self, run: Run) -> Future[Any]:
-        future = run.begin(lambda cycle: cycle.step("charge", self.function))
+    def begin(self, run: Run, name: str = "charge") -> Future[Any]:
+        """Have the handler begin a step of that name, and wait for that."""
+        future = run.begin(lambda cycle: cycle.step(name, self.function))
         wait_for(self.begun, "the step has begun")
         return future
+
+
+class Hooks:
+    """Hooks that note what they are told, and then do what the test wants of each. ``options`` are for the agent's class."""
+
+    def __init__(self, act: Callable[[Interruption, Any], Any] = lambda _, state: None, *, plain: bool = False) -> None:
+        self.told: list[Interruption] = []
+        self._changed = threading.Condition()
+
+        def hook(_: object, interruption: Interruption, state: Any) -> Any:
+            with self._changed:
+                self.told.append(interruption)
+                self._changed.notify_all()
+            return act(interruption, state)
+
+        async def on_loop(_: object, interruption: Interruption, state: Any) -> Any:
+            result = hook(_, interruption, state)
+            return await result if asyncio.iscoroutine(result) else result
+
+        chosen = hook if plain else on_loop
+        self.options: dict[str, Any] = {"on_interrupt": chosen, "on_stop": chosen, "hook_timeout": LONG}
+
+    def wait(self, count: int = 1) -> Interruption:
+        """Wait until so many hooks have begun; answer what the last of these was told."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.told) >= count, WAIT_S), f"{len(self.told)} of {count} hooks"
+            return self.told[count - 1]

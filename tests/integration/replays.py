@@ -36,9 +36,11 @@ class Calls:
 class Stage:
     """A system with one room, whose message's handler the test steers."""
 
-    def __init__(self, running: Callable[..., ActorSystem], director: Director, client: Client, *, threaded: bool) -> None:
+    def __init__(
+        self, running: Callable[..., ActorSystem], director: Director, client: Client, *, threaded: bool, **options: Any
+    ) -> None:
         self._running, self._director, self.client = running, director, client
-        self._agent = director.agent(threaded=threaded, max_attempts=9)
+        self._agent = director.agent(threaded=threaded, max_attempts=9, **options)
         self.system = running(self._agent, lease=LEASE)
 
     def send(self) -> Run:

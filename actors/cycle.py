@@ -187,7 +187,8 @@ class Cycle(BaseCycle):
         """A block that interrupt and stop wait for. It may be nested; the outermost end lets them act.
 
         Raises:
-            CycleEnded: at the start, aborted before the shield was up: the block does not run; at the end, by what waited.
+            CycleEnded: at the start, aborted before the shield was up: the block does not run; at the end, by what waited,
+                unless the block raises something itself.
         """
         if (answered := self._enter_shield(self._ask)) is not None:
             try:
@@ -198,9 +199,15 @@ class Cycle(BaseCycle):
             self._shielded = True
         try:
             yield
-        finally:
-            if (answered := self._leave_shield(self._ask)) is not None:
-                await answered
+        except BaseException:  # first of all what the block has raised, a cancellation above all
+            with suppress(GreenroomError):
+                await self._end_shield()
+            raise
+        await self._end_shield()
+
+    async def _end_shield(self) -> None:
+        if (answered := self._leave_shield(self._ask)) is not None:
+            await answered
 
 
 class ThreadCycle(BaseCycle):
@@ -265,9 +272,15 @@ class ThreadCycle(BaseCycle):
             self._shielded = True
         try:
             yield
-        finally:
-            if (answered := self._leave_shield(self._ask)) is not None:
-                answered.result()
+        except BaseException:
+            with suppress(GreenroomError):
+                self._end_shield()
+            raise
+        self._end_shield()
+
+    def _end_shield(self) -> None:
+        if (answered := self._leave_shield(self._ask)) is not None:
+            answered.result()
 
 
 def _tell_nobody(answer: bytes | str, error: BaseException | None) -> None:

@@ -1,4 +1,4 @@
-"""Rooms whose message is replayed or aborted, the functions that its steps call, and the hooks that are told of its end."""
+"""A room whose message is replayed, and what its handler is given: functions of steps, hooks, shields."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from greenroom import ActorSystem, Client, Interruption
+from greenroom import ActorSystem, Client, CycleEnded, Interruption, Mode
 from integration.agents import LONG, WAIT_S, Director, Run, abandon, settled, wait_for
 
 BOTH = pytest.mark.parametrize("threaded", [False, True], ids=["coroutine", "function"])
@@ -124,3 +125,40 @@ class Hooks:
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.told) >= count, WAIT_S), f"{len(self.told)} of {count} hooks"
             return self.told[count - 1]
+
+
+class Shields:
+    """Puts the shields of one run up and takes them down, one by one."""
+
+    def __init__(self, run: Run, threaded: bool) -> None:
+        self._run = run
+        self._threaded = threaded
+        self._stacks: list[Any] = []
+
+    def up(self) -> None:
+        self._run.do(self._enter)
+
+    def down(self) -> None:
+        stack = self._stacks.pop()
+        self._run.do(lambda _: stack.close() if self._threaded else stack.aclose())
+
+    def down_and_out(self, verb: Mode) -> None:
+        """Take the last one down: what it had deferred ends the cycle there, by a CycleEnded that a cancel may overtake."""
+        with pytest.raises((CycleEnded, asyncio.CancelledError)) as caught:
+            self.down()
+        assert self._threaded <= isinstance(caught.value, CycleEnded)
+        assert not isinstance(caught.value, CycleEnded) or caught.value.why == verb
+        self._run.wait_cancelled()
+
+    def _enter(self, cycle: Any) -> Any:
+        if self._threaded:
+            stack = ExitStack()
+            stack.enter_context(cycle.shield())
+            self._stacks.append(stack)
+            return None
+        return self._enter_async(cycle)
+
+    async def _enter_async(self, cycle: Any) -> None:
+        stack = AsyncExitStack()
+        await stack.enter_async_context(cycle.shield())
+        self._stacks.append(stack)

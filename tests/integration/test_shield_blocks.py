@@ -162,8 +162,10 @@ def test_a_shield_that_has_gone_down_is_not_watched_any_more(
     assert "shield" in link._timers
     if end == "down":
         shields.down()
-    run.finish("done")
-    settled(client, "1", run.ticket)
+    else:
+        run.finish("done")
+        settled(client, "1", run.ticket)
+        client.ask("1", "the worker has heard that it is committed")
     assert "shield" not in link._timers
 
 

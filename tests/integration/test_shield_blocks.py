@@ -75,6 +75,30 @@ def test_blocks_that_overlap_are_all_shielded_to_their_ends(
     assert not client.status("1").shielded
 
 
+def test_a_block_does_not_begin_on_the_shield_of_another_that_is_not_up_yet(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    gate = StoreGate.of(running(director.agent()))
+    client.send("1", "wait")
+    run = director.run("1")
+    hold = gate.before("shield")
+    up: list[bool] = []
+
+    async def block(cycle: Cycle) -> None:
+        async with cycle.shield():
+            up.append(await asyncio.to_thread(redis.hexists, keys.room("1"), "shield"))
+
+    async def both(cycle: Cycle) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(block(cycle))
+            await asyncio.to_thread(hold.wait)
+            await group.create_task(block(cycle))
+            hold.release()
+
+    run.do(both)
+    assert up == [True, True]
+
+
 def test_a_block_that_is_cancelled_on_its_way_in_leaves_no_shield_up(
     running: Running, director: Director, client: Client
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -15,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ..protocol import codec
-from ..protocol.errors import CycleEnded, GreenroomError, OutcomeUnknown
+from ..protocol.errors import CycleEnded, GreenroomError, InvalidRequest, OutcomeUnknown
 from ..protocol.records import Message
 from .link import BACKLOG, Link
 from .steps import IfUnknown, Steps
@@ -239,6 +240,8 @@ class ThreadCycle(BaseCycle):
 
     def step(self, name: str, function: Callable[..., Any], *args: Any, if_unknown: IfUnknown | None = None) -> Any:
         """As ``Cycle.step``, for plain functions; it runs in the thread that calls."""
+        if inspect.iscoroutinefunction(function):
+            raise InvalidRequest(f"step {name!r}: {function!r} is a coroutine function, and there is no loop in this thread")
         act = self._steps.begin(name, function, if_unknown)
         with self._steps.beginning(name):
             answer = self._ask("step", name, act, b"").result()

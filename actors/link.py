@@ -97,6 +97,8 @@ class CycleLink:
 
     def _pump(self) -> None:
         """Send what is to be sent now."""
+        if self._control.ending:  # with the worker, and nothing that is asked now, or in flight, is answered any more
+            self.ended, self._in_flight = self.ended or "fenced", False
         if self.ended or self._failure is not None:
             self._buffer.clear()
         if self._in_flight:

@@ -77,6 +77,11 @@ class LoopThread:
             log.exception("loop.task_exited", thread=self.name)
 
     @property
+    def ending(self) -> bool:
+        """Whether it has been told to end: what is posted now is still called, but not what that schedules."""
+        return self._stopping
+
+    @property
     def is_current(self) -> bool:
         """Whether the caller runs on this thread."""
         return threading.get_ident() == self._thread.ident

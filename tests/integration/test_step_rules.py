@@ -81,6 +81,14 @@ def test_a_step_that_failed_may_be_tried_again_by_its_name_and_runs_again_when_r
     assert calls.made == [1, 2, 3, 7]
 
 
+@pytest.mark.parametrize("threaded", [True])
+def test_a_coroutine_function_is_no_step_of_an_agent_in_a_thread(threaded: bool, stage: Stage) -> None:
+    run = stage.send()
+    with pytest.raises(InvalidRequest, match="coroutine"):
+        step(run, "charge", asyncio.sleep, 0)
+    assert step(run, "charge", Calls().charge, 7) == "charged 7"
+
+
 def test_steps_may_run_at_the_same_time_on_the_loop(stage: Stage) -> None:
     calls, run = Calls(), stage.send()
 

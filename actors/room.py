@@ -219,6 +219,8 @@ class Room(LoopActor):
         tell(self.actor_ref, Refused(ticket, why))
 
     def _abort(self, effect: Abort) -> None:
+        if effect.why == "overdue":
+            log.warning("cycle.overdue", room=self.room, ticket=effect.ticket, after_s=self._context.spec.max_cycle_s)
         if self._run is not None:
             self._run.abort(effect.why)
         self._after(self._context.spec.abort_timeout_s, partial(self._leave_code, effect.ticket))

@@ -52,6 +52,17 @@ def in_shield_in_thread(cycle: ThreadCycle) -> None:
         eventually(lambda: cycle.cancelled, "it has run for too long")
 
 
+def test_a_cycle_that_ran_too_long_is_named_in_the_log(
+    running: Running, director: Director, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    running(director.agent(max_cycle=SHORT, max_attempts=1))
+    client.send("the-room", "wait")
+    run = director.run("the-room")
+    settled(client, "the-room", run.ticket)
+    [line] = [record.message for record in caplog.records if "cycle.overdue" in record.message]
+    assert f"room=the-room ticket={run.ticket} after_s=0.2" in line
+
+
 def test_code_that_is_told_so_learns_that_it_ran_too_long(running: Running, director: Director, client: Client) -> None:
     """row 27"""
     running(director.agent(threaded=True, max_cycle=SHORT, max_attempts=1))

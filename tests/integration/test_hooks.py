@@ -97,10 +97,16 @@ def test_a_hook_is_told_that_the_code_runs_on_when_it_was_left_behind(
     mode: Mode, running: Running, director: Director, client: Client, redis: redis_py.Redis, agent: str
 ) -> None:
     """row 27: and so is the event"""
-    hooks, go = Hooks(), threading.Event()
+    hooks, begun, go = Hooks(), threading.Event(), threading.Event()
     running(director.agent(threaded=True, abort_timeout=SHORT, **hooks.options))
     client.send("1", "wait")
-    director.run("1").begin(lambda _: wait_for(go, "the test is over"))
+
+    def hang(_: object) -> None:
+        begun.set()
+        wait_for(go, "the test is over")
+
+    director.run("1").begin(hang)
+    wait_for(begun, "the handler hangs")
     abort(client, mode)
     assert hooks.wait().code == "detached"
     go.set()

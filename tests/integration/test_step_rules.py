@@ -160,18 +160,21 @@ def test_a_result_is_the_same_for_the_cycle_that_made_it_and_for_its_replays(thr
 def test_no_step_begins_after_an_abort_whatever_the_handler_does(
     threaded: bool, stage: Stage, redis: redis_py.Redis, keys: Keys
 ) -> None:
-    calls, run = Calls(), stage.send()
+    calls, run, begun = Calls(), stage.send(), threading.Event()
 
     async def stubborn(cycle: Cycle) -> None:
+        begun.set()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         await cycle.step("charge", calls.charge, 7)
 
     def stubborn_in_thread(cycle: ThreadCycle) -> None:
+        begun.set()
         eventually(lambda: cycle.cancelled, "the handler is told to end")
         cycle.step("charge", calls.charge, 7)
 
     refused = run.begin(stubborn_in_thread if threaded else stubborn)
+    wait_for(begun, "the handler has begun that")
     stage.client.stop("1")
     with pytest.raises(CycleEnded, match="stop"):
         refused.result(WAIT_S)

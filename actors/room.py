@@ -118,8 +118,6 @@ class Room(LoopActor):
 
     def _leave(self) -> None:
         """However it ends: no code of this room runs on, no timer fires, no slot is held."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._run is not None:
             self._run.abort("fenced")
         self._end_cycle()
@@ -176,6 +174,7 @@ class Room(LoopActor):
 
     def _claim(self, effect: Claim) -> None:
         context = self._context
+        self._end_cycle()
         if not self._has_slot:  # woken by a signal or a new entry, not by its turn
             self._has_slot = True
             context.slots.take()
@@ -205,8 +204,10 @@ class Room(LoopActor):
         self._run = context.runner.start(grant.message, self._state, link, self._report)
 
     def _end_cycle(self) -> None:
-        """The cycle's code has ended, or is not waited for any more."""
+        """The cycle's code has ended, or is not waited for any more. No timer of it may outlive it: it would meet the next."""
         self._run = None
+        if self._timer is not None:
+            self._timer.cancel()
         if self._link is not None:
             self._link.close()
         if self._watchdog is not None:

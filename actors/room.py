@@ -204,10 +204,10 @@ class Room(LoopActor):
         self._run = context.runner.start(grant.message, self._state, link, self._report)
 
     def _end_cycle(self) -> None:
-        """The cycle's code has ended, or is not waited for any more. No timer of it may outlive it: it would meet the next."""
+        """The cycle's code has ended, or is not waited for any more."""
         self._run = None
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.cancel()  # what it was to end is not there any more, and the next cycle has no part in it
         if self._link is not None:
             self._link.close()
         if self._watchdog is not None:

@@ -26,6 +26,7 @@ from .protocol.errors import (
     RedisRefused,
     RedisUnavailable,
     Reject,
+    ReplyLost,
     Superseded,
     UnknownMode,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "Reject",
+    "ReplyLost",
     "Restart",
     "RestartPolicy",
     "RoomStatus",

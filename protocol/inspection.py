@@ -60,13 +60,18 @@ async def overview(store: Store) -> AgentStatus:
     )
 
 
+async def entries(store: Store, stream: str, start: str) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
+    """What a stream has from ``start`` on: ids and fields."""
+    while True:
+        page = await store.pipeline.command("XRANGE", stream, start, "+", "COUNT", PAGE)
+        for entry, flat in page:
+            yield entry, dict(zip(flat[::2], flat[1::2], strict=True))
+            start = f"({text(entry)}"
+        if len(page) < PAGE:
+            return
+
+
 async def dead_letters(store: Store) -> AsyncIterator[DeadLetter]:
     """The dead letters, oldest first."""
-    start = "-"
-    while True:
-        entries = await store.pipeline.command("XRANGE", store.keys.dead, start, "+", "COUNT", PAGE)
-        for letter_id, flat in entries:
-            yield read_dead_letter(letter_id, dict(zip(flat[::2], flat[1::2], strict=True)))
-            start = f"({text(letter_id)}"
-        if len(entries) < PAGE:
-            return
+    async for letter, entry in entries(store, store.keys.dead, "-"):
+        yield read_dead_letter(letter, entry)

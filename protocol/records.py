@@ -92,6 +92,12 @@ class Output(Record):
     mode: str | None = None
     error: str | None = None
 
+    @property
+    def final(self) -> bool:
+        """Whether its message has ended with it: a reply, aborted by an interrupt, dead or discarded."""
+        ends = (Kind.REPLY, Kind.DEAD, Kind.DISCARDED)
+        return self.kind in ends or (self.kind is Kind.ABORTED and self.mode == Mode.INTERRUPT)
+
 
 class Receipt(Record):
     """What a signal did, for one room; ``room`` is None for the agent as a whole.

@@ -29,6 +29,7 @@ from .protocol.errors import (
     RedisRefused,
     RedisUnavailable,
     Reject,
+    ReplyLost,
     Superseded,
     UnknownMode,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "Reject",
+    "ReplyLost",
     "Restart",
     "RestartPolicy",
     "RoomStatus",

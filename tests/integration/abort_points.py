@@ -394,6 +394,10 @@ class Account:
         effects = Counter(line["step"] for line in self.trial.lines("effect"))
         unknown = Counter(line["step"] for line in self.trial.lines("unknown"))
         held = self.trial.held.steps if self.trial.held and first in self.replied else {}
+        steps = [call for call in self.trial.calls if call.name == "step" and call.sent_ns < self.trial.played_ns]
+        recorded = {call.args[1] for call in steps if call.args[2] == "done" and call.word == "ok"}
+        if held and {name for name, value in held.items() if value.startswith("!")} != recorded:
+            yield f"done: {recorded}, but Redis has {held}"
         for step, policy in STEPS.items():
             left_open = held.get(step, "").startswith("?")
             fewest = 1 if first in self.replied else 0

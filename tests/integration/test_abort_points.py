@@ -118,6 +118,7 @@ def test_an_abort_at_every_point_of_the_code_and_at_every_redis_command_is_what_
     accounts = bench.everywhere(RUNNERS[name].points) + bench.everywhere("command")
     found = outcomes(accounts)
     assert set(found) == {Outcome.APPLIED, Outcome.DEFERRED, Outcome.IDLE}, found
+    assert [signal for account in accounts for signal in account.lapsed] == [], "what was deferred acts when the shield goes down"
     for kind in ("cycle.failed", "cycle.crashed", "cycle.released", "interrupt.lapsed", "message.dead"):
         assert events(redis, agent, kind) == []
 

@@ -33,6 +33,7 @@ from .pipeline import Durability
 from .records import (
     AgentStatus,
     DeadLetter,
+    Event,
     Kind,
     Mode,
     Output,
@@ -40,6 +41,7 @@ from .records import (
     RoomStatus,
     fields,
     read_dead_letter,
+    read_event,
     read_hold,
     read_output,
     read_receipts,
@@ -57,6 +59,7 @@ MAX_NOTE_BYTES = 1024
 PAGE = 200
 _ENTRY_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
 LOOK_S = 5.0  # readers look by themselves this often, should every hint be lost
+EVENTS_LOOK_S = 1.0  # nobody hints at events: who follows them looks this often
 
 
 def _whoami() -> str:
@@ -304,12 +307,16 @@ class AsyncClient:
 
     async def dead_letters(self) -> AsyncIterator[DeadLetter]:
         """The dead letters, oldest first."""
-        start = "-"
+        async for letter_id, entry in self._entries(self._keys.dead, "-"):
+            yield read_dead_letter(letter_id, entry)
+
+    async def _entries(self, stream: str, start: str) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
+        """What a stream has from there on, page by page."""
         while True:
-            entries = await self._store.pipeline.command("XRANGE", self._keys.dead, start, "+", "COUNT", PAGE)
-            for letter_id, flat in entries:
-                yield read_dead_letter(letter_id, dict(zip(flat[::2], flat[1::2], strict=True)))
-                start = f"({text(letter_id)}"
+            entries = await self._store.pipeline.command("XRANGE", stream, start, "+", "COUNT", PAGE)
+            for entry_id, flat in entries:
+                yield entry_id, dict(zip(flat[::2], flat[1::2], strict=True))
+                start = f"({text(entry_id)}"
             if len(entries) < PAGE:
                 return
 
@@ -380,6 +387,21 @@ class AsyncClient:
         return _confirmed(read_receipts(receipt), short)
 
     # How it is. -----------------------------------------------------------------------------------
+
+    async def events(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[Event]:
+        """What happened in this agent's rooms, oldest first; with ``follow`` also what goes on to happen, for ever.
+
+        ``after`` is the ``id`` of the last event you have seen. About the last 10,000 are kept: who follows more slowly than
+        they come misses some. A follower looks once a second, over the connection that all calls share.
+        """
+        start = "-" if after is None else f"({_check_entry(after, 'after')}"
+        while True:
+            async for event_id, entry in self._entries(self._keys.events, start):
+                start = f"({text(event_id)}"
+                yield read_event(event_id, entry)
+            if not follow:
+                return
+            await asyncio.sleep(EVENTS_LOOK_S)
 
     async def status(self, room: str) -> RoomStatus:
         """A room as it is now; a room that has nothing is one with no phase and no hold."""

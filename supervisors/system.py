@@ -32,6 +32,7 @@ from .control import ControlListener
 from .dispatcher import Dispatcher
 from .dump import describe
 from .listeners import Listener, ListenerFeed, Listeners
+from .loop_watch import LoopWatch
 from .rooms import RoomSupervisor
 from .supervisor import ChildSpec, Strategy, Supervisor
 from .worker import Worker, WorkerLease, describe_process
@@ -199,6 +200,7 @@ class ActorSystem:
             ChildSpec("control", lambda: ControlListener.start(worker)),
             ChildSpec("dispatcher", lambda: Dispatcher.start(worker)),
             ChildSpec("listeners", lambda: ListenerFeed.start(worker, self._listeners)),
+            ChildSpec("loop_watch", lambda: LoopWatch.start(worker, self._user)),
         ]
         self._root: pykka.ActorRef[Supervisor] = Supervisor.start(specs, loop=self._control, strategy=Strategy.REST_FOR_ONE)
         monitor(self._root, self._root_ended)

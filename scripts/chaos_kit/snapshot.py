@@ -37,10 +37,9 @@ async def take_snapshot(client: Redis, keys: Keys, rooms: Iterable[str], catch_u
 
 
 def count_of(state: bytes | None) -> int:
-    """The counter in a room's state, which is stored as its fields, or as its version and them."""
+    """The counter in a room's state, which is stored as its version and its fields."""
     if state is None:
         return 0
-    stored = codec.decode(state)
-    fields = stored if isinstance(stored, dict) else stored[1]
+    _, fields = codec.decode(state)
     count: int = fields["count"]
     return count

@@ -82,6 +82,11 @@ class LoopThread:
             log.exception("loop.task_exited", thread=self.name)
 
     @property
+    def ident(self) -> int | None:
+        """The thread's id; None before its start."""
+        return self._thread.ident
+
+    @property
     def is_current(self) -> bool:
         """Whether the caller runs on this thread."""
         return threading.get_ident() == self._thread.ident

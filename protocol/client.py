@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import re
 import socket
@@ -19,7 +20,7 @@ from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotRe
 from .keys import Keys, check_name
 from .outbox import Outbox
 from .pipeline import Durability
-from .records import AgentStatus, DeadLetter, Mode, Output, Receipt, RoomStatus, read_receipts, text
+from .records import AgentStatus, DeadLetter, Event, Mode, Output, Receipt, RoomStatus, read_event, read_receipts, text
 from .room_handles import AsyncRoomHandle
 from .store import Enqueued, Store
 from .wakeups import Wakeups
@@ -30,6 +31,7 @@ DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
 MAX_NOTE_BYTES = 1024
 _ENTRY_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
+EVENTS_LOOK_S = 1.0  # nobody hints at events: who follows them looks this often
 
 
 def _whoami() -> str:
@@ -311,6 +313,21 @@ class AsyncClient:
         return _confirmed(read_receipts(receipt), short)
 
     # How it is. -----------------------------------------------------------------------------------
+
+    async def events(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[Event]:
+        """What happened in this agent's rooms, oldest first; with ``follow`` also what goes on to happen, for ever.
+
+        ``after`` is the ``id`` of the last event you have seen. About the last 10,000 are kept: who follows more slowly than
+        they come misses some. A follower looks once a second, over the connection that all calls share.
+        """
+        start = "-" if after is None else f"({_check_entry(after, 'after')}"
+        while True:
+            async for event_id, entry in inspection.entries(self._store, self._keys.events, start):
+                start = f"({text(event_id)}"
+                yield read_event(event_id, entry)
+            if not follow:
+                return
+            await asyncio.sleep(EVENTS_LOOK_S)
 
     async def status(self, room: str) -> RoomStatus:
         """A room as it is now; a room that has nothing is one with no phase and no hold."""

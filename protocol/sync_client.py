@@ -11,7 +11,7 @@ from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
 from .keys import check_name
 from .pipeline import Durability
-from .records import AgentStatus, DeadLetter, Output, Receipt, RoomStatus
+from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
 from .room_handles import RoomHandle
 
 T = TypeVar("T")
@@ -157,6 +157,9 @@ class Client:
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         return self._iterate(self._client.dead_letters())
+
+    def events(self, *, after: str | None = None, follow: bool = False) -> Iterator[Event]:
+        return self._iterate(self._client.events(after=after, follow=follow))
 
     def status(self, room: str) -> RoomStatus:
         return self._run(self._client.status(room))

@@ -19,6 +19,7 @@ from greenroom.protocol.server import RedisServer
 from .figures import HEAD, Figure
 from .latency import latency
 from .memory import memory
+from .recovery import recovery
 from .throughput import throughput
 
 SECTIONS = {
@@ -26,13 +27,14 @@ SECTIONS = {
     "b": "the ceiling: the same scripts from one bare event loop",
     "c": "an interrupt from another process: to the CancelledError in the handler, and to the answer",
     "d": "resident memory of a worker",
+    "e": "recovery after SIGKILL of a worker: until what it had in processing is replayed",
 }
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measures greenroom on this machine.")
     listing = "; ".join(f"{letter}: {what}" for letter, what in SECTIONS.items())
-    parser.add_argument("--only", default="a,b,c,d", help=f"sections, separated by commas ({listing})")
+    parser.add_argument("--only", default="a,b,c,d,e", help=f"sections, separated by commas ({listing})")
     parser.add_argument("--quick", action="store_true", help="a tenth of the numbers, once: to see that it works")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each shape of (a) and (b); the median counts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
@@ -53,6 +55,8 @@ def figures(url: str, options: argparse.Namespace) -> Iterator[Figure]:
         yield from latency(url, quick=quick)
     if "d" in sections:
         yield from memory(url, quick=quick)
+    if "e" in sections:
+        yield from recovery(url, quick=quick)
 
 
 def machine(url: str) -> dict[str, Any]:

@@ -100,7 +100,7 @@ async def remember(url: str, agent: str, rooms: list[str]) -> None:
     for start in range(0, len(rooms), 1000):
         async with redis.pipeline(transaction=False) as pipe:
             for room in rooms[start : start + 1000]:
-                pipe.set(keys.state(room), b"\x81\xa1n\x01")
+                pipe.set(keys.state(room), b"\x92\x01\x81\xa1n\x01")
                 pipe.zadd(keys.rooms, {room: 1})
             await pipe.execute()
     await redis.aclose()

@@ -37,6 +37,8 @@ from .protocol.pipeline import Durability
 from .protocol.records import (
     AgentStatus,
     DeadLetter,
+    Event,
+    EventKind,
     Hold,
     Kind,
     Message,
@@ -76,6 +78,8 @@ __all__ = [
     "DeadLettered",
     "Discarded",
     "Durability",
+    "Event",
+    "EventKind",
     "GreenroomError",
     "Hold",
     "Interrupted",

@@ -461,6 +461,7 @@ def abandon(system: ActorSystem) -> None:
             if isinstance(actor, Room) and actor._run is not None:
                 actor._run.abort("fenced")  # a handler's thread would go on for ever
     system._user.stop()
+    system._listeners.close()
     system._stopped.set()
 
 

@@ -46,8 +46,7 @@ class Worker(Agent):
         if message.body == WAIT:
             return await self._wait(message.room)
         kind = type(self)
-        if not kind.worked:
-            kind.first_at = time.perf_counter()
+        kind.first_at = kind.first_at or time.perf_counter()
         kind.worked += 1
         cycle.state["n"] = cycle.state.get("n", 0) + 1
         if kind.worked == kind._to_work:

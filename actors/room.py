@@ -174,6 +174,7 @@ class Room(LoopActor):
 
     def _claim(self, effect: Claim) -> None:
         context = self._context
+        self._end_cycle()
         if not self._has_slot:  # woken by a signal or a new entry, not by its turn
             self._has_slot = True
             context.slots.take()

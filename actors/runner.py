@@ -114,7 +114,7 @@ class CycleRun:
             cycle = self._cycle(Cycle)
             try:
                 reply = await self._respond(cycle)
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, GeneratorExit):  # the latter: the loop is gone, and nothing can be awaited
                 raise
             except BaseException:
                 with suppress(GreenroomError):
@@ -122,7 +122,7 @@ class CycleRun:
                 raise
             await cycle.flush()
             report: Finished | Failed | Cancelled = self._finished(cycle, reply)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # whatever it is, also SystemExit: it is the handler's, and ends this cycle alone
             report = self._failed(error)
@@ -224,7 +224,7 @@ class HookRun:
             last = await call(name, hook, interruption, state)
             closing = b"" if last is None else codec.encode(last)
             report = self._closed(closing, self._runner.spec.state.argument(state, self._stored))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
             log.warning("hook.failed", hook=f"on_{mode}", room=self._aborted.message.room, exc_info=error)

@@ -26,6 +26,7 @@ from .protocol.errors import (
     RedisRefused,
     RedisUnavailable,
     Reject,
+    RelayRuns,
     Superseded,
     UnknownMode,
 )
@@ -46,6 +47,7 @@ from .protocol.records import (
 from .protocol.sync_client import Client
 from .supervisors.child import ChildInfo, ChildSpec
 from .supervisors.named import NamedRef
+from .supervisors.relay import Relay
 from .supervisors.restart import Restart, RestartPolicy
 from .supervisors.supervisor import BudgetSpent, Strategy, Supervisor
 from .supervisors.system import ActorSystem
@@ -96,6 +98,8 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "Reject",
+    "Relay",
+    "RelayRuns",
     "Restart",
     "RestartPolicy",
     "RoomStatus",

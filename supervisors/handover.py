@@ -111,7 +111,6 @@ class _Term:
 
     def __init__(self, duty: Duty) -> None:
         self._duty = duty
-        self._store = duty.store
         self._undelivered = duty.store.keys.undelivered(duty.name)
         self._rooms: dict[str, _Room] = {}
         self._waiting: deque[str] = deque()
@@ -166,7 +165,7 @@ class _Term:
     async def _found(self) -> AsyncIterator[str]:
         cursor = b"0"
         while True:
-            cursor, flat = await self._store.pipeline.command("HSCAN", self._undelivered, cursor, "COUNT", PAGE)
+            cursor, flat = await self._duty.store.pipeline.command("HSCAN", self._undelivered, cursor, "COUNT", PAGE)
             for room in flat[::2]:
                 yield text(room)
             if cursor == b"0":
@@ -177,13 +176,13 @@ class _Term:
         failures = 0
         while True:
             try:
-                async with open_connection(self._store.redis) as connection:
+                async with open_connection(self._duty.store.redis) as connection:
                     await connection.send_command("SUBSCRIBE", self._undelivered, check_health=False)
                     async for reply in published(connection):
                         failures = 0
                         if reply[0] == b"message":
                             self._offer(text(reply[2]))
-                        else:
+                        elif reply[0] == b"subscribe":
                             self._look_now.set()  # what came before this connection heard anything
             except (RedisPyError, OSError, TimeoutError) as error:
                 log.debug("relay.deaf", error=str(error))
@@ -256,7 +255,7 @@ class _Term:
         while True:
             asked_s = loop.time()
             try:
-                answer = await self._store.deliver(self._duty.name, self._duty.token, room, done=done, rejected=rejected)
+                answer = await self._duty.store.deliver(self._duty.name, self._duty.token, room, done=done, rejected=rejected)
                 if isinstance(answer, Answer) and answer.word == "lost":
                     await self._duty.renew()  # it has run out, and nobody has it: or this term is over
                 elif loop.time() - asked_s < self._duty.lease_s:

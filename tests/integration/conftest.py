@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, Protocol
@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import pytest
 import redis as redis_py
 
-from greenroom import ActorSystem, Agent, Client
+from greenroom import ActorSystem, Agent, Client, Output, Relay
 from greenroom.protocol.keys import Keys
-from integration.agents import Director
+from integration.agents import AT_ONCE, Director
+from integration.receiver import Receiver, Relaying
 
 from helpers import unique
 
@@ -63,3 +64,23 @@ def redis(redis_url: str) -> Iterator[redis_py.Redis]:
 def keys(agent: str) -> Keys:
     """The keys of the test's agent."""
     return Keys(agent)
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+def relaying(redis_url: str, agent: str, receiver: Receiver) -> Iterator[Relaying]:
+    """Start relays; at the end of the test all are stopped, without grace."""
+    relays: list[Relay] = []
+
+    def start(deliver: Callable[[str, Output], Any] | None = None, **options: Any) -> Relay:
+        options = {"redis": redis_url, "retry": AT_ONCE, "lease": timedelta(seconds=1), **options}
+        relays.append(Relay(agent, deliver or receiver.on_loop, **options))
+        return relays[-1].start()
+
+    yield start
+    for relay in relays:
+        relay.stop(timedelta(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ class Duty:
     max_rooms: int
     retry: Backoff
     registered: str = ""  # since when, as Redis says
+    held_until_s: float = 0.0  # until when the lease is certainly held, by the monotonic clock
     at_work: int = 0  # rooms
     draining: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -55,12 +57,14 @@ class Duty:
             LeaseTaken: another process has it.
             RedisError: Redis refuses.
         """
+        asked_s = time.monotonic()
         answer = await self.store.relay(self.name, self.token, lease_ms=int(self.lease_s * 1000))
         if answer.word == "taken":
             raise LeaseTaken(answer.detail)
         if self.registered not in ("", answer.detail):
             log.warning("relay.registered_anew", relay=self.name, was=self.registered, since=answer.detail)
         self.registered = answer.detail
+        self.held_until_s = asked_s + self.lease_s
 
     async def drain(self) -> None:
         """Hand over nothing more; return once what the function has been given is acknowledged."""
@@ -250,18 +254,16 @@ class _Term:
                 return
 
     async def _ask(self, room: str, done: str, rejected: str) -> Due | Answer:
-        """What is due, as of now: an answer that was as long under way as a lease lasts may be of another time."""
-        loop, failures = asyncio.get_running_loop(), 0
+        """What is due now. An answer that a suspended process finds when it wakes is of a time when it had the lease."""
+        duty, failures = self._duty, 0
         while True:
-            asked_s = loop.time()
             try:
-                answer = await self._duty.store.deliver(self._duty.name, self._duty.token, room, done=done, rejected=rejected)
-                if isinstance(answer, Answer) and answer.word == "lost":
-                    await self._duty.renew()  # it has run out, and nobody has it: or this term is over
-                elif loop.time() - asked_s < self._duty.lease_s:
+                answer = await duty.store.deliver(duty.name, duty.token, room, done=done, rejected=rejected)
+                if time.monotonic() < duty.held_until_s and not (isinstance(answer, Answer) and answer.word == "lost"):
                     return answer
+                await duty.renew()  # if it has run out, and nobody has it: else this term is over
             except RedisError as error:
-                log.warning("relay.refused", relay=self._duty.name, room=room, error=error)
+                log.warning("relay.refused", relay=duty.name, room=room, error=error)
                 await back_off(failures)
                 failures += 1
 

@@ -31,7 +31,7 @@ from greenroom import (
 )
 from greenroom.protocol.keys import Keys
 from greenroom.supervisors import handover
-from integration.agents import Director, events, eventually, wait_event, wait_output
+from integration.agents import Director, StoreGate, events, eventually, wait_event, wait_output
 from integration.conftest import Running
 from integration.receiver import Receiver, Relaying, lose
 
@@ -499,6 +499,38 @@ def test_a_relay_whose_lease_another_has_stops_handing_over_and_stands_by(
     redis.delete(keys.relay("relay"))
     receiver.wait_bodies("43", "not handed over")
     receiver.wait_bodies("42", "first", "first")
+
+
+def test_what_a_relay_was_answered_before_it_lost_its_lease_is_not_handed_over_after(
+    running: Running,
+    director: Director,
+    relaying: Relaying,
+    receiver: Receiver,
+    client: Client,
+    redis: redis_py.Redis,
+    keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+    renewals: list[str],
+) -> None:
+    """As when its process is suspended, and finds the answer when it wakes."""
+
+    async def suspended(_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(handover._Term, "_renew", suspended)
+    relay = relaying()
+    gate = StoreGate(relay._duty.store)
+    relay._duty.store = gate  # type: ignore[assignment]  # it has all that a store has
+    running(director.agent())
+    answered = gate.after("deliver")
+    client.send("42", "first")
+    answered.wait()
+    eventually(lambda: redis.set(keys.relay("relay"), "another", nx=True), "the lease has run out, and another takes it")
+    answered.release()
+    wait_renewals(renewals, 2)
+    assert receiver.of("42") == []
+    redis.delete(keys.relay("relay"))
+    receiver.wait_bodies("42", "first")
 
 
 def test_a_relay_whose_lease_ran_out_and_nobody_took_goes_on_and_repeats_nothing(

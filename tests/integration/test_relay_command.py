@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +19,8 @@ from greenroom.protocol.server import RedisServer
 from integration.agents import Director, eventually
 from integration.command import Process, embedded_url
 from integration.conftest import Running
+
+ROOT = Path(__file__).parents[2]
 
 APP = """
 import asyncio, sys
@@ -162,3 +167,43 @@ def test_what_cannot_be_used_is_told_in_a_line_with_its_code(
     process = starting(app, *given)
     assert process.exit_code() == code
     assert words in process.output
+
+
+def test_the_example_posts_each_output_once_and_in_order_to_a_chat_that_fails_now_and_then(redis_url: str) -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "GREENROOM_REDIS_URL": redis_url}
+    command = [sys.executable, str(ROOT / "examples" / "relay_to_http.py")]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "chat: too busy"
+    told = [line.removeprefix("chat: room 42: ") for line in lines[1:7]]
+    assert told == ["chunk Once", "chunk upon", "chat: that is here already", "chunk a", "chunk time", "reply"]
+    told.remove("chat: that is here already")
+    story = [line.removeprefix("chat: room 43: ") for line in lines if line.startswith("chat: room 43: ")]
+    assert story in [[*told[:count], "aborted"] for count in range(5)]
+
+
+def test_the_page_about_relays_shows_what_runs(
+    running: Running,
+    director: Director,
+    redis_url: str,
+    agent: str,
+    client: Client,
+    redis: redis_py.Redis,
+    keys: Keys,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = (ROOT / "docs" / "relay.md").read_text(encoding="utf-8")
+    program = page.partition("```python\n")[2].partition("```")[0]
+    running(director.agent())
+
+    def wait() -> None:
+        client.ask("closed", "hello?")
+        client.ask("42", "hello")
+        eventually(lambda: not redis.exists(keys.undelivered("relay")), "both are done with")
+
+    for old, new in (("redis://127.0.0.1:6379", redis_url), ('"support"', repr(agent)), ("relay.wait()", "wait()")):
+        assert old in program
+        program = program.replace(old, new)
+    exec(compile(program, "relay.md", "exec"), {"wait": wait})  # noqa: S102  # the page's own code
+    [output] = client.outputs("42")
+    assert capsys.readouterr().out == f"42 reply hello with the idempotency key 42/{output.id}\n"

@@ -12,6 +12,7 @@ import redis as redis_py
 
 from greenroom import ActorSystem, Agent, Client, Output, Relay
 from greenroom.protocol.keys import Keys
+from greenroom.supervisors import handover
 from integration.agents import AT_ONCE, Director
 from integration.receiver import Receiver, Relaying
 
@@ -84,3 +85,17 @@ def relaying(redis_url: str, agent: str, receiver: Receiver) -> Iterator[Relayin
     yield start
     for relay in relays:
         relay.stop(timedelta(0))
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens with which relays have asked for their lease so far."""
+    asked: list[str] = []
+    renew = handover.Duty.renew
+
+    async def counted(duty: handover.Duty) -> None:
+        asked.append(duty.token)
+        await renew(duty)
+
+    monkeypatch.setattr(handover.Duty, "renew", counted)
+    return asked

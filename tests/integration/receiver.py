@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import pykka
+import redis as redis_py
 
 from greenroom import Output, Relay
 from greenroom.actors.loop_actor import LoopActor
-from integration.agents import WAIT_S, wait_for
+from greenroom.protocol.keys import Keys
+from integration.agents import WAIT_S, eventually, wait_for
 
 Condition = Callable[[Output], bool]
 Given = tuple[str, Output]
@@ -160,3 +162,22 @@ def lose(relay: Relay) -> None:
         if isinstance(actor, LoopActor) and actor.loop is relay._control:
             pykka.ActorRegistry.unregister(ref)
     relay._end()
+
+
+def undelivered(redis: redis_py.Redis, keys: Keys, name: str = "relay") -> dict[str, str]:
+    """The rooms that have outputs which that relay has not handed over, with the first of these."""
+    rows: Any = redis.hgetall(keys.undelivered(name))
+    return dict(rows)
+
+
+def wait_delivered(redis: redis_py.Redis, keys: Keys, name: str = "relay") -> None:
+    eventually(lambda: not undelivered(redis, keys, name), f"relay {name} is done with all that was sent")
+
+
+def says(body: Any) -> Callable[[Output], bool]:
+    return lambda output: bool(output.body == body)
+
+
+def wait_renewals(renewals: list[str], count: int) -> None:
+    wanted = len(renewals) + count
+    eventually(lambda: len(renewals) >= wanted, f"{count} more renewals")

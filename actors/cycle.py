@@ -1,71 +1,28 @@
-"""What a handler sees of its cycle, and how its effects reach Redis.
+"""What a handler sees of its cycle.
 
-A handler runs on the user loop or in a thread; every effect crosses to the control loop, goes to Redis with the cycle's ticket,
-and its answer crosses back. Redis refuses the effects of a cycle that has been aborted or is not the live one any more, so
-nothing here needs to be believed or well-behaved.
+A handler runs on the user loop, in a thread or in a child process; what it asks for crosses to the control loop of its worker,
+goes to Redis with the cycle's ticket, and the answer crosses back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ..protocol import codec
-from ..protocol.errors import CycleEnded
+from ..protocol.errors import CycleEnded, GreenroomError, OutcomeUnknown
 from ..protocol.records import Message
-from ..protocol.store import DELETE_STATE, KEEP_STATE, Answer, Grant, Store, set_state
-from .loop import LoopThread
+from .link import BACKLOG, Link
+from .steps import IfUnknown, Steps
+from .threads import call
 
-OnRefused = Callable[[int, str], None]
-Done = Callable[[BaseException | None], None]
-
-
-class CycleLink:
-    """A cycle's way to Redis. ``begin`` may be called from any thread; the rest runs on the control loop."""
-
-    __slots__ = ("_control", "_on_refused", "_room", "_seq", "_store", "ended", "ticket")
-
-    def __init__(self, control: LoopThread, store: Store, room: str, ticket: int, on_refused: OnRefused) -> None:
-        self._control = control
-        self._store = store
-        self._room = room
-        self._on_refused = on_refused
-        self._seq = 0
-        self.ticket = ticket
-        self.ended = ""  # why nothing more is accepted, once that is known
-
-    def begin(self, effect: Callable[[], asyncio.Future[Answer]], done: Done) -> None:
-        """Start an effect, and call ``done`` on the control loop with None or what to raise."""
-        if not self._control.post(self._begin, effect, done):
-            done(CycleEnded("fenced"))  # the worker has ended
-
-    def _begin(self, effect: Callable[[], asyncio.Future[Answer]], done: Done) -> None:
-        if self.ended:
-            done(CycleEnded(self.ended))
-            return
-        effect().add_done_callback(lambda future: done(self._outcome(future)))
-
-    def _outcome(self, future: asyncio.Future[Answer]) -> BaseException | None:
-        if future.cancelled():
-            return CycleEnded("fenced")
-        if error := future.exception():
-            return error
-        word = future.result().word
-        if word == "ok":
-            return None
-        self.ended = self.ended or word
-        self._on_refused(self.ticket, word)
-        return CycleEnded(word)
-
-    def emit(self, data: bytes) -> asyncio.Future[Answer]:
-        self._seq += 1
-        return self._store.emit(self._room, self.ticket, self._seq, data)
-
-    def shield(self, *, up: bool) -> asyncio.Future[Answer]:
-        return self._store.shield(self._room, self.ticket, up=up)
+T = TypeVar("T")
+Ask = Callable[..., T]
 
 
 class BaseCycle:
@@ -76,12 +33,16 @@ class BaseCycle:
         state: the room's durable state, yours to change: it is committed with the message, or not at all.
     """
 
-    def __init__(self, grant: Grant, state: bytes | None, link: CycleLink) -> None:
-        self.message: Message = grant.message
-        self.state: dict[str, Any] = codec.decode(state) if state else {}
-        self._stored = state
+    def __init__(self, agent: str, message: Message, state: Any, link: Link, *, shielded: bool = False) -> None:
+        """``shielded``: the cycle is, for its whole life."""
+        self.message = message
+        self.state = state
         self._link = link
-        self._shields = 0
+        self._steps = Steps(agent, message.id)
+        self._lock = threading.Lock()
+        self._pushed = 0
+        self._shields = int(shielded)  # the blocks that are in it, or on their way in
+        self._shielded = shielded  # whether the shield is up
 
     @property
     def room(self) -> str:
@@ -97,41 +58,129 @@ class BaseCycle:
         """Whether the cycle has been told to end. It stays so."""
         return bool(self._link.ended)
 
-    def state_argument(self) -> bytes:
-        """For the runner: what commit is to do with the state."""
-        if not self.state:
-            return DELETE_STATE if self._stored else KEEP_STATE
-        data = codec.encode(self.state)
-        return KEEP_STATE if data == self._stored else set_state(data)
+    def checkpoint(self) -> None:
+        """Raise CycleEnded if the cycle has been told to end: for code that works for long without sending."""
+        if self._link.ended:
+            raise CycleEnded(self._link.ended)
+
+    def _push(self, body: Any) -> bool:
+        """Send a chunk; answer whether so many are on their way that whoever makes them has to wait."""
+        data = codec.encode(body)
+        self.checkpoint()
+        with self._lock:
+            self._pushed += 1
+            self._link.push(data)
+        return self._pushed - self._link.acked >= BACKLOG
+
+    # Blocks may overlap, in tasks or in threads: one counts from before it asks for the shield until after it needs it, and its
+    # counting and asking are one act, so that no other's end takes down what this one has been told is up.
+
+    def _enter_shield(self, ask: Ask[T]) -> T | None:
+        """Count one more block, and ask for the shield unless it is up."""
+        with self._lock:
+            self._shields += 1
+            return None if self._shielded else ask("shield", True)
+
+    def _leave_shield(self, ask: Ask[T]) -> T | None:
+        """Count one block less, and after the last have the shield taken down."""
+        with self._lock:
+            self._shields -= 1
+            if self._shields:
+                return None
+            self._shielded = False
+            return ask("shield", False)
+
+    def _give_up_shield(self) -> None:
+        """The block does not begin; the shield may have come up for it all the same, or may still."""
+        self._leave_shield(partial(self._link.request, _tell_nobody))
 
 
 class Cycle(BaseCycle):
     """A cycle of an agent that runs on the event loop. One loop's tasks may use it, also several at a time."""
 
-    async def _effect(self, effect: Callable[[], asyncio.Future[Answer]]) -> None:
+    def _ask(self, what: str, *args: Any) -> asyncio.Future[bytes | str]:
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[None] = loop.create_future()
+        answered: asyncio.Future[bytes | str] = loop.create_future()
 
-        def settle(error: BaseException | None) -> None:
+        def settle(answer: bytes | str, error: BaseException | None) -> None:
             if not answered.done():
-                answered.set_result(None) if error is None else answered.set_exception(error)
+                answered.set_result(answer) if error is None else answered.set_exception(error)
 
-        def done(error: BaseException | None) -> None:
+        def done(answer: bytes | str, error: BaseException | None) -> None:
             with suppress(RuntimeError):  # the loop has ended with whoever waited
-                loop.call_soon_threadsafe(settle, error)
+                loop.call_soon_threadsafe(settle, answer, error)
 
-        self._link.begin(effect, done)
-        await answered
+        self._link.request(done, what, *args)
+        return answered
+
+    async def flush(self) -> None:
+        """Wait until readers have all chunks so far.
+
+        Raises:
+            CycleEnded: the cycle has been aborted or lost.
+        """
+        if self._pushed > self._link.acked:
+            await self._ask("flush")
 
     async def send(self, body: Any) -> None:
-        """Send a chunk: readers have it when this returns.
+        """Send a chunk: readers have it, and what was yielded before it, when this returns.
 
         Raises:
             InvalidBody: it cannot be stored.
             CycleEnded: the cycle has been aborted or lost; nothing was sent.
         """
-        data = codec.encode(body)
-        await self._effect(lambda: self._link.emit(data))
+        self._push(body)
+        await self.flush()
+
+    async def stream(self, chunk: Any) -> None:
+        """Send a chunk as one that is yielded is sent: it leaves together with those that come within ``Agent.chunk_interval``.
+        This waits only while Redis is slow.
+
+        Raises:
+            InvalidBody: it cannot be stored.
+            CycleEnded: the cycle has been aborted or lost.
+        """
+        if self._push(chunk):
+            await self.flush()
+
+    async def step(self, name: str, function: Callable[..., Any], *args: Any, if_unknown: IfUnknown | None = None) -> Any:
+        """Do something once for this message: its result is on record, and a replay answers with that.
+
+        ``function(*args)`` may be a coroutine function or a plain one, which runs in a thread; one with a parameter
+        ``idempotency_key`` is handed a key that stays the same however often the message is replayed. What it raises is raised
+        here, and the step counts as not done. The result comes back as msgpack has it: tuples as lists.
+
+        Args:
+            name: unique within the message; parallel steps are fine.
+            if_unknown: what to do if an earlier cycle began the step and did not live to say how it ended: ``again``, as by
+                default for functions marked ``idempotent``, or ``raise`` OutcomeUnknown, as by default for others.
+
+        Raises:
+            OutcomeUnknown: see above; nothing was done.
+            InvalidRequest: the name cannot be used, or is used twice.
+            InvalidBody: it was done, but its result cannot be stored: its outcome counts as unknown.
+            CycleEnded: the cycle has been aborted or lost: before the step began, or its result is not on record.
+        """
+        act = self._steps.begin(name, function, if_unknown)
+        with self._steps.beginning(name):
+            answer = await self._ask("step", name, act, b"")
+            if answer == "unknown":
+                raise self._steps.unknown(name)
+        if isinstance(answer, bytes):
+            return codec.decode(answer)
+        with self._steps.running(name):
+            try:
+                result = await call(f"greenroom-step-{name}", self._steps.bind(name, function, args))
+            except OutcomeUnknown:
+                raise
+            except Exception:
+                with suppress(GreenroomError):
+                    await self._ask("step", name, "failed", b"")
+                    self._steps.forget(name)
+                raise
+            data = codec.encode(result)
+            await self._ask("step", name, "done", data)
+        return codec.decode(data)
 
     @asynccontextmanager
     async def shield(self) -> AsyncIterator[None]:
@@ -140,43 +189,86 @@ class Cycle(BaseCycle):
         Raises:
             CycleEnded: at the start, aborted before the shield was up: the block does not run; at the end, by what waited.
         """
-        if self._shields == 0:
-            await self._effect(lambda: self._link.shield(up=True))
-        self._shields += 1
+        if (answered := self._enter_shield(self._ask)) is not None:
+            try:
+                await answered
+            except BaseException:
+                self._give_up_shield()
+                raise
+            self._shielded = True
         try:
             yield
         finally:
-            self._shields -= 1
-            if self._shields == 0:
-                await self._effect(lambda: self._link.shield(up=False))
+            if (answered := self._leave_shield(self._ask)) is not None:
+                await answered
 
 
 class ThreadCycle(BaseCycle):
-    """A cycle of an agent that runs in a thread: the same, with calls that block."""
+    """A cycle of an agent that runs in a thread: the same, with calls that block. Threads of its own may use it, too."""
 
-    def _effect(self, effect: Callable[[], asyncio.Future[Answer]]) -> None:
-        answered: concurrent.futures.Future[None] = concurrent.futures.Future()
+    def _ask(self, what: str, *args: Any) -> concurrent.futures.Future[bytes | str]:
+        answered: concurrent.futures.Future[bytes | str] = concurrent.futures.Future()
 
-        def done(error: BaseException | None) -> None:
-            answered.set_result(None) if error is None else answered.set_exception(error)
+        def done(answer: bytes | str, error: BaseException | None) -> None:
+            answered.set_result(answer) if error is None else answered.set_exception(error)
 
-        self._link.begin(effect, done)
-        answered.result()
+        self._link.request(done, what, *args)
+        return answered
+
+    def flush(self) -> None:
+        """As ``Cycle.flush``."""
+        if self._pushed > self._link.acked:
+            self._ask("flush").result()
 
     def send(self, body: Any) -> None:
         """As ``Cycle.send``."""
-        data = codec.encode(body)
-        self._effect(lambda: self._link.emit(data))
+        self._push(body)
+        self.flush()
+
+    def stream(self, chunk: Any) -> None:
+        """As ``Cycle.stream``."""
+        if self._push(chunk):
+            self.flush()
+
+    def step(self, name: str, function: Callable[..., Any], *args: Any, if_unknown: IfUnknown | None = None) -> Any:
+        """As ``Cycle.step``, for plain functions; it runs in the thread that calls."""
+        act = self._steps.begin(name, function, if_unknown)
+        with self._steps.beginning(name):
+            answer = self._ask("step", name, act, b"").result()
+            if answer == "unknown":
+                raise self._steps.unknown(name)
+        if isinstance(answer, bytes):
+            return codec.decode(answer)
+        with self._steps.running(name):
+            try:
+                result = self._steps.bind(name, function, args)()
+            except OutcomeUnknown:
+                raise
+            except Exception:
+                with suppress(GreenroomError):
+                    self._ask("step", name, "failed", b"").result()
+                    self._steps.forget(name)
+                raise
+            data = codec.encode(result)
+            self._ask("step", name, "done", data).result()
+        return codec.decode(data)
 
     @contextmanager
     def shield(self) -> Iterator[None]:
         """As ``Cycle.shield``."""
-        if self._shields == 0:
-            self._effect(lambda: self._link.shield(up=True))
-        self._shields += 1
+        if (answered := self._enter_shield(self._ask)) is not None:
+            try:
+                answered.result()
+            except BaseException:
+                self._give_up_shield()
+                raise
+            self._shielded = True
         try:
             yield
         finally:
-            self._shields -= 1
-            if self._shields == 0:
-                self._effect(lambda: self._link.shield(up=False))
+            if (answered := self._leave_shield(self._ask)) is not None:
+                answered.result()
+
+
+def _tell_nobody(answer: bytes | str, error: BaseException | None) -> None:
+    """Nobody waits for it."""

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..protocol import store as replies
 from ..protocol.errors import GreenroomError
 from ..protocol.log import log
 from ..protocol.store import DELETE_STATE, KEEP_STATE, Answer, Grant, Store
 from .agent import AgentSpec
-from .cycle import CycleLink
+from .link import CycleLink
 from .loop import LoopThread
 from .loop_actor import LoopActor, tell
-from .runner import Run, Runner
+from .runner import Aborted, Run, Runner
 from .slots import Slots
 from .transitions import (
     Abort,
     BackoffOver,
     Cancelled,
     Claim,
+    Close,
+    Closed,
     Commit,
     Crash,
-    Detach,
     Effect,
     End,
     Failed,
     Finished,
+    Overdue,
     Refused,
     Release,
     RoomMachine,
@@ -77,11 +81,13 @@ class Room(LoopActor):
         super().__init__(context.control)
         self._context = context
         self.room = room
-        self.machine = RoomMachine(ready)
+        self.machine = RoomMachine(ready, hooks=bool(context.spec.hooks))
         self._state: bytes | None = None  # as of the last commit
         self._state_next = KEEP_STATE
-        self._run: Run | None = None
+        self._run: Run | None = None  # the cycle's code, then its hook
+        self._link: CycleLink | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
         self.since_s = self.loop.loop.time()  # when the machine came into its state
         self._has_slot = True
         self._turns = 0  # cycles since the claim
@@ -112,11 +118,9 @@ class Room(LoopActor):
 
     def _leave(self) -> None:
         """However it ends: no code of this room runs on, no timer fires, no slot is held."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._run is not None:
             self._run.abort("fenced")
-            self._run = None
+        self._end_cycle()
         if self._has_slot:
             self._has_slot = False
             self._context.slots.give()
@@ -137,8 +141,8 @@ class Room(LoopActor):
                 self._settle(effect)
             case Abort():
                 self._abort(effect)
-            case Detach():
-                self._detach(effect)
+            case Close():
+                self._close(effect)
             case Release():
                 self._expect(self._context.store.release(self.room, worker=self._context.worker, ready=effect.ready))
             case Wait():
@@ -170,6 +174,7 @@ class Room(LoopActor):
 
     def _claim(self, effect: Claim) -> None:
         context = self._context
+        self._end_cycle()
         if not self._has_slot:  # woken by a signal or a new entry, not by its turn
             self._has_slot = True
             context.slots.take()
@@ -179,12 +184,36 @@ class Room(LoopActor):
         self._expect(call(ready=effect.ready, request=request, terms=context.spec.terms))
 
     def _start_cycle(self, effect: Start) -> None:
-        context, grant = self._context, effect.grant
+        context, spec, grant = self._context, self._context.spec, effect.grant
         self._turns += 1
-        link = CycleLink(context.control, context.store, self.room, grant.ticket, self._refused)
-        self._run = context.runner.start(grant, self._state, link, self._report)
+        link = self._link = CycleLink(
+            context.control,
+            context.store,
+            self.room,
+            grant.ticket,
+            self._refused,
+            interval_s=spec.chunk_interval_s,
+            shield_warning_s=spec.shield_warning_s,
+            remember=bool(spec.hooks),
+        )
+        if spec.terms.shielded:
+            link.watch_shield()
+        if spec.max_cycle_s is not None:
+            overdue = Overdue(grant.ticket, f"it ran longer than max_cycle, {spec.max_cycle_s:g} s")
+            self._watchdog = self.loop.loop.call_later(spec.max_cycle_s, tell, self.actor_ref, overdue)
+        self._run = context.runner.start(grant.message, self._state, link, self._report)
 
-    def _report(self, event: Finished | Failed | Cancelled) -> None:
+    def _end_cycle(self) -> None:
+        """The cycle's code has ended, or is not waited for any more."""
+        self._run = None
+        if self._timer is not None:
+            self._timer.cancel()  # what it was to end is not there any more, and the next cycle has no part in it
+        if self._link is not None:
+            self._link.close()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+
+    def _report(self, event: Finished | Failed | Cancelled | Closed) -> None:
         tell(self.actor_ref, event)
 
     def _refused(self, ticket: int, why: str) -> None:
@@ -193,38 +222,72 @@ class Room(LoopActor):
     def _abort(self, effect: Abort) -> None:
         if self._run is not None:
             self._run.abort(effect.why)
-        self._after(self._context.spec.abort_timeout_s, TooSlow(effect.ticket))
+        self._after(self._context.spec.abort_timeout_s, partial(self._leave_code, effect.ticket))
 
-    def _detach(self, effect: Detach) -> None:
-        self._context.detached += 1
-        seconds = self._context.spec.abort_timeout_s
-        log.warning("cycle.detached", room=self.room, ticket=effect.ticket, after_s=seconds)
+    def _leave_code(self, ticket: int) -> None:
+        """An aborted cycle's code has not ended in time."""
+        if self._run is None:
+            return
+        code = self._run.leave()
+        if code == "detached":
+            self._context.detached += 1
+        log.warning(f"cycle.{code}", room=self.room, ticket=ticket, after_s=self._context.spec.abort_timeout_s)
+        tell(self.actor_ref, TooSlow(ticket, code))
+
+    def _close(self, effect: Close) -> None:
+        self._end_cycle()
+        asked = self._context.store.interruption(self.room, effect.ticket)
+        asked.add_done_callback(partial(self._start_hook, effect))
+
+    def _start_hook(self, effect: Close, asked: asyncio.Future[replies.Abort | Answer]) -> None:
+        if asked.cancelled() or self.actor_stopped.is_set():
+            return
+        if error := asked.exception():
+            tell(self.actor_ref, _Broken(error))
+            return
+        abort, grant = asked.result(), self.machine.grant
+        if isinstance(abort, Answer):
+            tell(self.actor_ref, Taken(abort) if abort.word == "fenced" else Closed(effect.ticket, ""))
+        elif abort.mode not in self._context.spec.hooks or grant is None:
+            tell(self.actor_ref, Closed(effect.ticket, abort.mode))
+        else:
+            sent = self._link.sent if self._link is not None and self._link.ticket == effect.ticket else []
+            aborted = Aborted(grant.message, effect.ticket, abort, sent, effect.code)
+            self._run = self._context.runner.start_hook(aborted, self._state, self._report)
+            self._after(self._context.spec.hook_timeout_s, partial(self._leave_hook, aborted))
+
+    def _leave_hook(self, aborted: Aborted) -> None:
         if self._run is not None:
-            self._run.abort("fenced")
+            self._run.leave()
+            log.warning("hook.too_slow", hook=f"on_{aborted.abort.mode}", room=self.room, ticket=aborted.ticket)
+            tell(self.actor_ref, Closed(aborted.ticket, aborted.abort.mode))
 
     def _commit(self, effect: Commit) -> None:
-        self._run = None
+        self._end_cycle()
         self._state_next = effect.state
         context = self._context
         call = partial(context.store.commit, self.room, effect.ticket, take_next=effect.take_next)
         self._expect(call(state=effect.state, reply=effect.reply, terms=context.spec.terms))
 
     def _settle(self, effect: Settle) -> None:
-        self._run = None
+        self._end_cycle()
+        self._state_next = effect.state
         context = self._context
+        if effect.how in ("consume", "release"):
+            log.info("cycle.aborted", room=self.room, ticket=effect.ticket, how=effect.how, code=effect.code)
         retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000) if effect.how == "fail" else 0
         call = partial(context.store.settle, self.room, effect.ticket, effect.how, take_next=effect.take_next)
-        self._expect(call(terms=context.spec.terms, error=effect.error, retry_ms=retry_ms))
+        call = partial(call, terms=context.spec.terms, error=effect.error, retry_ms=retry_ms)
+        self._expect(call(state=effect.state, closing=effect.closing, code=effect.code))
 
     def _wait(self, effect: Wait) -> None:
         self._has_slot = False
         self._context.slots.give()
-        self._after(effect.delay_ms / 1000, None)
+        self._after(effect.delay_ms / 1000, self._ask_for_slot)
 
-    def _after(self, delay_s: float, message: TooSlow | None) -> None:
+    def _after(self, delay_s: float, call: Callable[[], object]) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        call = self._ask_for_slot if message is None else partial(tell, self.actor_ref, message)
         self._timer = self.loop.loop.call_later(delay_s, call)
 
     def _ask_for_slot(self) -> None:

@@ -3,40 +3,93 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import datetime as dt
 from collections.abc import Callable
-from contextlib import aclosing, closing
-from typing import Any
+from contextlib import aclosing, closing, suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from ..protocol import codec
-from ..protocol.errors import Reject
+from ..protocol.errors import GreenroomError, Reject
 from ..protocol.log import log
-from ..protocol.store import Grant
+from ..protocol.records import Message, Mode
+from ..protocol.store import KEEP_STATE, Abort
 from .agent import Agent, AgentSpec, Runs
-from .cycle import BaseCycle, Cycle, CycleLink, ThreadCycle
+from .cycle import BaseCycle, Cycle, ThreadCycle
+from .interruption import Code, Interruption
+from .link import Link
 from .loop import LoopThread
-from .transitions import Cancelled, Failed, Finished
+from .threads import call, start_thread
+from .transitions import Cancelled, Closed, Failed, Finished
 
 MAX_ERROR_CHARS = 500
 
+C = TypeVar("C", bound=BaseCycle)
+
 Report = Callable[[Finished | Failed | Cancelled], None]
+ReportClosed = Callable[[Closed], None]
 
 
-class Run:
-    """One cycle's code under way. It reports exactly once, also when it is aborted before it began."""
+class Run(Protocol):
+    """Code of the agent's under way."""
 
-    def __init__(self, runner: Runner, grant: Grant, state: bytes | None, link: CycleLink, report: Report) -> None:
+    def abort(self, why: str) -> None:
+        """Tell the code to end. From any thread, and as often as you like."""
+
+    def leave(self) -> Code:
+        """The code has not ended in time: go on without it, and answer what became of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """All that a hook is told of."""
+
+    message: Message
+    ticket: int
+    abort: Abort
+    sent: list[bytes]
+    code: Code
+
+    def interruption(self) -> Interruption:
+        abort, steps = self.abort, self.abort.steps
+
+        def named(how: str) -> tuple[str, ...]:
+            return tuple(name for name, became in steps.items() if became == how)
+
+        return Interruption(
+            mode=Mode(abort.mode),
+            by=abort.by,
+            reason=abort.reason,
+            cid=abort.cid,
+            at=dt.datetime.fromisoformat(abort.at),
+            message=self.message,
+            ran=dt.timedelta(milliseconds=abort.ran_ms),
+            sent=tuple(map(codec.decode, self.sent)),
+            done=named("done"),
+            begun=named("begun"),
+            unknown=named("unknown"),
+            code=self.code,
+        )
+
+
+class CycleRun:
+    """One cycle's code. It reports exactly once, also when it is aborted before it began."""
+
+    def __init__(self, runner: Runner, message: Message, state: bytes | None, link: Link, report: Report) -> None:
         self._runner = runner
-        self._grant = grant
-        self._state = state
+        self._message = message
+        self._stored = state
         self._link = link
         self._report = report
         self._task: asyncio.Task[None] | None = None
 
     def abort(self, why: str) -> None:
-        """Tell the code to end. From any thread, and as often as you like."""
         self._link.ended = self._link.ended or why
         self._runner.user.post(self._cancel)
+
+    def leave(self) -> Code:
+        self.abort("fenced")
+        return "detached"
 
     def _cancel(self) -> None:
         if self._task is not None:
@@ -44,33 +97,30 @@ class Run:
 
     def begin(self) -> None:
         """On the user loop: start the code."""
-        ticket = self._grant.ticket
         if self._link.ended:
-            self._report(Cancelled(ticket))
-            return
-        if self._runner.spec.runs.on_loop:
-            self._task = asyncio.create_task(self._on_loop(), name=f"greenroom-cycle-{ticket}")
-            self._runner.tasks.add(self._task)
+            self._report(Cancelled(self._link.ticket, "not started"))
+        elif self._runner.spec.runs.on_loop:
+            self._task = self._runner.keep(asyncio.create_task(self._on_loop(), name=f"greenroom-cycle-{self._link.ticket}"))
             self._task.add_done_callback(self._done)
         else:
-            threading.Thread(target=self._in_thread, name=f"greenroom-cycle-{ticket}", daemon=True).start()
+            start_thread(f"greenroom-cycle-{self._link.ticket}", self._in_thread)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._runner.tasks.discard(task)
         if task.cancelled():  # it may not even have had its first step, so it has not reported
-            self._report(Cancelled(self._grant.ticket))
+            self._report(Cancelled(self._link.ticket))
 
     async def _on_loop(self) -> None:
         try:
-            cycle = Cycle(self._grant, self._state, self._link)
-            handler = self._runner.agent.respond(self._grant.message, cycle)
-            reply = None
-            if self._runner.spec.runs is Runs.COROUTINE:
-                reply = await handler
-            else:
-                async with aclosing(handler):
-                    async for chunk in handler:
-                        await cycle.send(chunk)
+            cycle = self._cycle(Cycle)
+            try:
+                reply = await self._respond(cycle)
+            except asyncio.CancelledError:
+                raise
+            except BaseException:
+                with suppress(GreenroomError):
+                    await cycle.flush()  # what was yielded is sent, whatever became of the rest
+                raise
+            await cycle.flush()
             report: Finished | Failed | Cancelled = self._finished(cycle, reply)
         except asyncio.CancelledError:
             raise
@@ -78,26 +128,50 @@ class Run:
             report = self._failed(error)
         self._report(report)
 
+    async def _respond(self, cycle: Cycle) -> Any:
+        handler = self._runner.agent.respond(self._message, cycle)
+        if self._runner.spec.runs is Runs.COROUTINE:
+            return await handler
+        async with aclosing(handler):
+            async for chunk in handler:
+                await cycle.stream(chunk)
+        return None
+
     def _in_thread(self) -> None:
         try:
-            cycle = ThreadCycle(self._grant, self._state, self._link)
-            handler = self._runner.agent.respond(self._grant.message, cycle)
-            reply = handler
-            if self._runner.spec.runs is Runs.GENERATOR:
-                with closing(handler):
-                    for chunk in handler:
-                        cycle.send(chunk)
-                reply = None
+            cycle = self._cycle(ThreadCycle)
+            try:
+                reply = self._respond_in_thread(cycle)
+            except BaseException:
+                with suppress(GreenroomError):
+                    cycle.flush()
+                raise
+            cycle.flush()
             report: Finished | Failed | Cancelled = self._finished(cycle, reply)
         except BaseException as error:
             report = self._failed(error)
         self._report(report)
 
+    def _respond_in_thread(self, cycle: ThreadCycle) -> Any:
+        handler = self._runner.agent.respond(self._message, cycle)
+        if self._runner.spec.runs is Runs.FUNCTION:
+            return handler
+        with closing(handler):
+            for chunk in handler:
+                cycle.stream(chunk)
+        return None
+
+    def _cycle(self, kind: type[C]) -> C:
+        runner = self._runner
+        state = runner.spec.state.load(self._stored, runner.agent.upgrade_state)
+        return kind(runner.name, self._message, state, self._link, shielded=runner.spec.terms.shielded)
+
     def _finished(self, cycle: BaseCycle, reply: Any) -> Finished:
-        return Finished(self._grant.ticket, codec.encode(reply), cycle.state_argument())
+        state = self._runner.spec.state.argument(cycle.state, self._stored)
+        return Finished(self._link.ticket, codec.encode(reply), state)
 
     def _failed(self, error: BaseException) -> Failed | Cancelled:
-        ticket, message = self._grant.ticket, self._grant.message
+        ticket, message = self._link.ticket, self._message
         if self._link.ended:  # what it raises on its way out is no failure: Redis knows why the cycle has ended
             return Cancelled(ticket)
         log.warning("cycle.failed", room=message.room, message=message.id, attempt=message.attempt, exc_info=error)
@@ -105,18 +179,86 @@ class Run:
         return Failed(ticket, text[:MAX_ERROR_CHARS], rejected=isinstance(error, Reject))
 
 
-class Runner:
-    """Runs one worker's agent."""
+class HookRun:
+    """``on_interrupt`` or ``on_stop`` of one cycle. It reports exactly once."""
 
-    def __init__(self, spec: AgentSpec, agent: Agent, user: LoopThread) -> None:
+    def __init__(self, runner: Runner, aborted: Aborted, state: bytes | None, report: ReportClosed) -> None:
+        self._runner = runner
+        self._aborted = aborted
+        self._stored = state
+        self._report = report
+        self._task: asyncio.Task[None] | None = None
+        self._left = False
+
+    def abort(self, why: str) -> None:
+        self._runner.user.post(self._cancel)
+
+    def leave(self) -> Code:
+        self.abort("")
+        return "detached"
+
+    def _cancel(self) -> None:
+        self._left = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def begin(self) -> None:
+        """On the user loop: start the hook."""
+        name = f"greenroom-{self._aborted.abort.mode}-{self._aborted.ticket}"
+        if self._left:
+            self._report(self._closed(b"", KEEP_STATE))
+            return
+        self._task = self._runner.keep(asyncio.create_task(self._run(name), name=name))
+        self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            self._report(self._closed(b"", KEEP_STATE))
+
+    async def _run(self, name: str) -> None:
+        mode = self._aborted.abort.mode
+        hook = getattr(self._runner.agent, f"on_{mode}")
+        try:
+            state = self._runner.spec.state.load(self._stored, self._runner.agent.upgrade_state)
+            interruption = self._aborted.interruption()
+            last = await call(name, hook, interruption, state)
+            closing = b"" if last is None else codec.encode(last)
+            report = self._closed(closing, self._runner.spec.state.argument(state, self._stored))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            log.warning("hook.failed", hook=f"on_{mode}", room=self._aborted.message.room, exc_info=error)
+            report = self._closed(b"", KEEP_STATE)
+        self._report(report)
+
+    def _closed(self, closing: bytes, state: bytes) -> Closed:
+        return Closed(self._aborted.ticket, self._aborted.abort.mode, state, closing)
+
+
+class Runner:
+    """Runs one worker's agent. ``name`` is the agent's name."""
+
+    def __init__(self, spec: AgentSpec, name: str, agent: Agent, user: LoopThread) -> None:
         self.spec = spec
+        self.name = name
         self.agent = agent
         self.user = user
         # Also those that were left behind: collected as garbage, their code would run on whichever thread collects.
-        self.tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, grant: Grant, state: bytes | None, link: CycleLink, report: Report) -> Run:
+    def keep(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def start(self, message: Message, state: bytes | None, link: Link, report: Report) -> Run:
         """Start a cycle's code. ``report`` is called once, from the thread that ran it."""
-        run = Run(self, grant, state, link, report)
+        run = CycleRun(self, message, state, link, report)
+        self.user.post(run.begin)
+        return run
+
+    def start_hook(self, aborted: Aborted, state: bytes | None, report: ReportClosed) -> Run:
+        """Start the hook for an aborted cycle. ``report`` is called once."""
+        run = HookRun(self, aborted, state, report)
         self.user.post(run.begin)
         return run

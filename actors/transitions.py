@@ -3,9 +3,9 @@
 ::
 
     CLAIMING ──grant──▶ RUNNING ──finished, failed──▶ SETTLING ──grant──▶ RUNNING
-        │                  │  signal, refusal, drain      ▲  │
-        │ backoff          ▼                              │  └─ nothing to run ──▶ ENDED
-        ▼               ABORTING ──ended, or too slow─────┘
+        │                  │  signal, refusal, drain,     ▲  │
+        │ backoff          ▼  overdue                     │  └─ nothing to run ──▶ ENDED
+        ▼               ABORTING ──ended, or too slow──▶ CLOSING (the agent's hook, if it has one)
      WAITING ──timer, signal, new entry──▶ CLAIMING
 
 Redis decides: a signal, as a worker hears of it, is only the wake-up to end the cycle. Whether its message is consumed or kept
@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from ..protocol.store import Answer, Grant, Settlement
+from ..protocol.store import KEEP_STATE, Answer, Grant, Settlement
+from .interruption import Code
 from .mailbox import Control
 
 # Events. ---------------------------------------------------------------------------------------------
@@ -51,9 +52,20 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The agent's code has ended because it was told to."""
+    """The agent's code has ended because it was told to, or was kept from beginning."""
 
     ticket: int
+    code: Code = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The hook for an aborted cycle has ended. ``mode`` is how Redis has it aborted; empty when it has not."""
+
+    ticket: int
+    mode: str
+    state: bytes = KEEP_STATE
+    closing: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +94,23 @@ class Refused(Control):
 
 
 class TooSlow(Control):
-    """An aborted cycle's code has not ended within its time."""
+    """An aborted cycle's code has not ended within its time, and was left behind or killed."""
 
-    __slots__ = ("ticket",)
+    __slots__ = ("code", "ticket")
 
-    def __init__(self, ticket: int) -> None:
+    def __init__(self, ticket: int, code: Code) -> None:
         self.ticket = ticket
+        self.code = code
+
+
+class Overdue(Control):
+    """A cycle has run for longer than its agent allows."""
+
+    __slots__ = ("error", "ticket")
+
+    def __init__(self, ticket: int, error: str) -> None:
+        self.ticket = ticket
+        self.error = error
 
 
 class Lost(Control):
@@ -114,7 +137,8 @@ class Drain(Control):
         self.now = now
 
 
-Event = Taken | Finished | Failed | Cancelled | BackoffOver | Signal | Refused | TooSlow | Lost | Ready | Drain
+Report = Finished | Failed | Cancelled | Closed
+Event = Taken | Report | BackoffOver | Signal | Refused | TooSlow | Overdue | Lost | Ready | Drain
 
 # Effects. --------------------------------------------------------------------------------------------
 
@@ -138,10 +162,11 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Detach:
-    """Go on without the cycle's code, which still runs: all it does is refused."""
+class Close:
+    """Ask Redis how the cycle was aborted, and run the agent's hook for that."""
 
     ticket: int
+    code: Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +184,9 @@ class Settle:
     take_next: bool
     error: str = ""
     attempt: int = 0
+    state: bytes = KEEP_STATE
+    closing: bytes = b""
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +213,7 @@ class Crash:
     error: str
 
 
-Effect = Claim | Start | Abort | Detach | Commit | Settle | Release | Wait | End | Crash
+Effect = Claim | Start | Abort | Close | Commit | Settle | Release | Wait | End | Crash
 
 # The machine. ----------------------------------------------------------------------------------------
 
@@ -194,6 +222,7 @@ class State(Enum):
     CLAIMING = "claiming"
     RUNNING = "running"
     ABORTING = "aborting"
+    CLOSING = "closing"
     SETTLING = "settling"
     WAITING = "waiting"
     ENDED = "ended"
@@ -203,9 +232,13 @@ _SETTLEMENT: dict[str, Settlement] = {"interrupt": "consume", "stop": "release",
 
 
 class RoomMachine:
-    """One room's decisions. ``handle`` takes an event and answers the effects, in order."""
+    """One room's decisions. ``handle`` takes an event and answers the effects, in order.
 
-    def __init__(self, ready: str) -> None:
+    ``hooks``: whether its agent is to be asked about a cycle that was aborted.
+    """
+
+    def __init__(self, ready: str, *, hooks: bool = False) -> None:
+        self._hooks = hooks
         self.state = State.CLAIMING
         self.ready = ready  # the newest entry that the dispatcher has handed over
         self.claimed = ready  # the entry that was claimed last
@@ -213,7 +246,8 @@ class RoomMachine:
         self.why = ""  # why the live cycle is aborted
         self.draining = False
         self.give_way = False  # whether the room is to go to the end of the line before its next message
-        self._failing = ""  # the error that is being recorded
+        self._failing = ""  # the error that is to be recorded
+        self._code: Code = "cancelled"  # what became of the aborted cycle's code
         self._heard: Signal | None = None  # the latest abort signal, for a grant that is still on its way
         self._woken = False  # whether any signal came since the claim, whose answer may be older than it
 
@@ -236,8 +270,12 @@ class RoomMachine:
                 return self._signal(event)
             case Refused():
                 return self._refused(event)
+            case Closed():
+                return self._closed(event)
             case TooSlow():
                 return self._too_slow(event)
+            case Overdue():
+                return self._overdue(event)
             case Ready():
                 return self._ready(event)
             case Drain():
@@ -258,7 +296,7 @@ class RoomMachine:
             return self._granted(event.answer)
         word, detail = event.answer.word, event.answer.detail
         if word in ("interrupt", "stop") and self.grant is not None:
-            return self._settle(_SETTLEMENT[word])
+            return self._close(word)
         if word == "refused" and self.grant is not None:  # told to interrupt what Redis does not hold for interrupted
             return self._settle("release")
         if word == "failed":
@@ -275,15 +313,15 @@ class RoomMachine:
         return self._let_go(word)
 
     def _granted(self, grant: Grant) -> list[Effect]:
-        self.grant, self.why, self._failing = grant, "", ""
+        self.grant, self.why, self._failing, self._code = grant, "", "", "not started"
         heard, self._heard = self._heard, None
         if grant.abort:
-            return self._settle(_SETTLEMENT[grant.abort])
+            return self._close(grant.abort)
         if heard is not None and grant.ticket <= heard.upto:
-            return self._settle(_SETTLEMENT[heard.mode])
+            return self._close(heard.mode)
         if self.draining:
             return self._settle("release")
-        self.state = State.RUNNING
+        self.state, self._code = State.RUNNING, "cancelled"
         return [Start(grant)]
 
     def _let_go(self, why: str) -> list[Effect]:
@@ -297,11 +335,11 @@ class RoomMachine:
         self.state, self.claimed, self._woken = State.CLAIMING, self.ready, False
         return [Claim(self.claimed)]
 
-    def _settle(self, how: Settlement, error: str = "") -> list[Effect]:
+    def _settle(self, how: Settlement, error: str = "", *, state: bytes = KEEP_STATE, closing: bytes = b"") -> list[Effect]:
         assert self.grant is not None
         self.state = State.SETTLING
-        attempt = self.grant.message.attempt
-        return [Settle(self.grant.ticket, how, self._takes_next(), error, attempt)]
+        ticket, attempt = self.grant.ticket, self.grant.message.attempt
+        return [Settle(ticket, how, self._takes_next(), error, attempt, state, closing, self._code)]
 
     def _takes_next(self) -> bool:
         return not (self.draining or self.give_way)
@@ -327,19 +365,45 @@ class RoomMachine:
     def _cancelled(self, event: Cancelled) -> list[Effect]:
         if not self._runs(event.ticket):
             return []
+        self._code = event.code
         if self.state is State.ABORTING:
             return self._aborted()
         return self._failed(Failed(event.ticket, "the handler cancelled itself"))
 
     def _too_slow(self, event: TooSlow) -> list[Effect]:
+        """The code was left behind, and its runner knows what became of it."""
         if self.state is not State.ABORTING or not self._runs(event.ticket):
             return []
-        return [Detach(event.ticket), *self._aborted()]
+        self._code = event.code
+        return self._aborted()
+
+    def _overdue(self, event: Overdue) -> list[Effect]:
+        if self.state is not State.RUNNING or not self._runs(event.ticket):
+            return []
+        self._failing = event.error
+        return self._abort("overdue")
 
     def _aborted(self) -> list[Effect]:
         if self.why == "fenced":
             return self._let_go("fenced")
-        return self._settle(_SETTLEMENT[self.why])
+        if self.why == "overdue":
+            return self._settle("fail", self._failing)
+        return self._close(self.why)
+
+    def _close(self, why: str) -> list[Effect]:
+        """The cycle has ended, aborted: its agent may have something to say to it."""
+        assert self.grant is not None
+        if why not in ("interrupt", "stop") or not self._hooks:
+            return self._settle(_SETTLEMENT[why])
+        self.state = State.CLOSING
+        return [Close(self.grant.ticket, self._code)]
+
+    def _closed(self, event: Closed) -> list[Effect]:
+        if self.state is not State.CLOSING or self.grant is None or self.grant.ticket != event.ticket:
+            return []
+        if event.mode == "interrupt":
+            return self._settle("consume", state=event.state, closing=event.closing)
+        return self._settle("release")  # a stop leaves no trace in the room's state; told to end for nothing, it begins anew
 
     # What came from outside. ----------------------------------------------------------------------
 

@@ -67,6 +67,13 @@ class Discarded(NoReply):
     """The message was dropped by an operator."""
 
 
+class ReplyLost(NoReply):
+    """The message has ended, and its reply, or part of it, was gone before it was read.
+
+    The outbox keeps about 1,000 outputs of a room; and a Redis that is not durable may lose them.
+    """
+
+
 class AskTimeout(NoReply, TimeoutError):
     """No reply in time. The message is still in the queue and will be handled."""
 
@@ -117,12 +124,26 @@ class AgentError(GreenroomError, TypeError):
 class CycleEnded(GreenroomError):
     """Raised in a handler whose cycle may not send any more: aborted, or no longer the live one.
 
-    ``why`` is ``interrupt``, ``stop`` or ``fenced``. There is nothing to repair: let it pass.
+    ``why`` is ``interrupt``, ``stop``, ``overdue`` (it ran longer than ``max_cycle``), ``drain`` (given back at shutdown) or
+    ``fenced``. There is nothing to repair: let it pass.
     """
 
     def __init__(self, why: str) -> None:
         super().__init__(f"this cycle has ended ({why}): nothing of it is accepted any more")
         self.why = why
+
+
+class OutcomeUnknown(GreenroomError):
+    """A step began in an earlier cycle, which did not live to say how it ended: it may have happened or not.
+
+    Find out, for instance by its ``idempotency_key``, and take the step once more by its name, with ``if_unknown="again"``.
+    Raised by a step's own function it says the same of this try.
+    """
+
+    def __init__(self, step: str, idempotency_key: str = "") -> None:
+        super().__init__(f"step {step!r} began before and did not say how it ended: it may have happened or not")
+        self.step = step
+        self.idempotency_key = idempotency_key
 
 
 class Reject(GreenroomError):

@@ -53,6 +53,22 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Abort:
+    """How a live cycle was aborted: ``interrupt`` or ``stop``, by whom; and what it had done.
+
+    ``steps`` are those of the message, by name: ``done``, ``begun`` by this cycle, or ``unknown``: begun by one before.
+    """
+
+    mode: Literal["interrupt", "stop"]
+    by: str
+    reason: str
+    cid: str
+    at: str
+    ran_ms: int
+    steps: dict[str, Literal["done", "begun", "unknown"]]
+
+
+@dataclass(frozen=True, slots=True)
 class Enqueued:
     """An accepted message: its id, and the server's time in ms at which it was."""
 
@@ -133,9 +149,10 @@ class Store:
         closing: bytes = b"",
         error: str = "",
         retry_ms: int = 0,
+        code: str = "",
     ) -> Future[Grant | Answer]:
         flags = (_flag(take_next), terms.max_attempts, _flag(terms.shielded))
-        args = (room, ticket, how, *flags, state, closing, error, retry_ms)
+        args = (room, ticket, how, *flags, state, closing, error, retry_ms, code)
         return self.pipeline.run("settle", *args, decode=partial(_taken, room))
 
     def emit(self, room: str, ticket: int, seq: int, *bodies: bytes) -> Future[Answer]:
@@ -144,6 +161,10 @@ class Store:
     def step(self, room: str, ticket: int, name: str, act: str, result: bytes = b"") -> Future[tuple[str, bytes]]:
         """The script's word, and for ``done`` the result."""
         return self.pipeline.run("step", room, ticket, name, act, result, decode=_worded)
+
+    def interruption(self, room: str, ticket: int) -> Future[Abort | Answer]:
+        """How the live cycle was aborted; ``live`` when it was not, ``fenced`` when it is not the live one."""
+        return self.pipeline.run("interruption", room, ticket, decode=partial(_abort, ticket))
 
     def shield(self, room: str, ticket: int, *, up: bool) -> Future[Answer]:
         return self.pipeline.run("shield", room, ticket, _flag(up), decode=_answer)
@@ -223,6 +244,19 @@ def _answer(answer: list[Any]) -> Answer:
 
 def _worded(answer: list[Any]) -> tuple[str, bytes]:
     return text(answer[0]), answer[1]
+
+
+def _abort(ticket: int, answer: list[Any]) -> Abort | Answer:
+    mode = text(answer[0])
+    if mode not in ("interrupt", "stop"):
+        return _answer(answer)
+    own = b"?%d" % ticket
+    steps = {
+        text(name): "done" if value == b"!" else "begun" if value == own else "unknown"
+        for name, value in zip(answer[6][::2], answer[6][1::2], strict=True)
+    }
+    by, reason, cid, at = map(text, answer[1:5])
+    return Abort(mode, by, reason, cid, at, int(answer[5]), steps)  # type: ignore[arg-type]  # checked above
 
 
 def _count(answer: list[Any]) -> int:

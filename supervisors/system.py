@@ -31,6 +31,8 @@ from ..protocol.store import Store
 from .control import ControlListener
 from .dispatcher import Dispatcher
 from .dump import describe
+from .listeners import Listener, ListenerFeed, Listeners
+from .loop_watch import LoopWatch
 from .rooms import RoomSupervisor
 from .supervisor import ChildSpec, Strategy, Supervisor
 from .worker import Worker, WorkerLease, describe_process
@@ -116,6 +118,7 @@ class ActorSystem:
         self._stopping = False
         self._control = LoopThread("greenroom-control")
         self._user = LoopThread("greenroom-user")
+        self._listeners = Listeners(self.name, self._control)
 
     # Start. ---------------------------------------------------------------------------------------
 
@@ -162,7 +165,7 @@ class ActorSystem:
         context = RoomContext(
             control=self._control,
             store=self._store,
-            runner=Runner(self._spec, agent, self._user),
+            runner=Runner(self._spec, self._keys.agent, agent, self._user),
             spec=self._spec,
             slots=Slots(self._max_rooms),
             worker=self.name,
@@ -178,6 +181,7 @@ class ActorSystem:
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self._worker.beat()
+                await self._listeners.open(self._store)
         except TimeoutError as error:
             raise translate(error) from None
         root = self._start_tree(self._worker)
@@ -195,6 +199,8 @@ class ActorSystem:
             ChildSpec("rooms", start_rooms),
             ChildSpec("control", lambda: ControlListener.start(worker)),
             ChildSpec("dispatcher", lambda: Dispatcher.start(worker)),
+            ChildSpec("listeners", lambda: ListenerFeed.start(worker, self._listeners)),
+            ChildSpec("loop_watch", lambda: LoopWatch.start(worker, self._user)),
         ]
         self._root: pykka.ActorRef[Supervisor] = Supervisor.start(specs, loop=self._control, strategy=Strategy.REST_FOR_ONE)
         monitor(self._root, self._root_ended)
@@ -255,6 +261,8 @@ class ActorSystem:
         elif root is not None and self._root.is_alive():
             await root.stop_child("dispatcher")
             await self._drain(grace_s)
+            if self._store.pipeline.connected:
+                await self._listeners.catch_up()
             await root.shut_down()
         if self._store.pipeline.connected:
             try:
@@ -269,8 +277,9 @@ class ActorSystem:
         rooms = self._worker.rooms._actor_weakref() if self._worker.rooms is not None else None
         if rooms is None:
             return
+        abort_s = self._spec.abort_timeout_s + (self._spec.hook_timeout_s if self._spec.hooks else 0.0)
         # After the grace every cycle is aborted; one that does not end is detached, so a bound exists for all of them.
-        for drain, limit_s in ((Drain(now=False), grace_s), (Drain(now=True), self._spec.abort_timeout_s + LEAVE_S)):
+        for drain, limit_s in ((Drain(now=False), grace_s), (Drain(now=True), abort_s + LEAVE_S)):
             self._worker.tell_rooms(drain)
             try:
                 async with asyncio.timeout(limit_s):
@@ -281,6 +290,7 @@ class ActorSystem:
         log.warning("worker.rooms_left", rooms=len(rooms))
 
     def _end_threads(self) -> None:
+        self._listeners.close()
         self._user.stop()
         self._control.stop()
 
@@ -303,6 +313,19 @@ class ActorSystem:
             self._telling.start()
 
     # What it is doing. ----------------------------------------------------------------------------
+
+    def on(self, kind: str, listener: Listener) -> Callable[[], None]:
+        """Have ``listener(event)`` called for each event of that ``EventKind`` that was this worker's, in their order: from now
+        on, or when it has not started yet, from its start. Answers a function that ends it. From any thread.
+
+        Listeners run on a thread of their own, one after the other. What they raise is logged. One that is slow holds up the
+        other listeners and nothing else; when it is about 10,000 events behind, events are lost, with a warning. ``stop`` waits
+        2 s for them at the most. While Redis is away this waits 5 s for it, and then listens from when it is back.
+
+        Raises:
+            InvalidRequest: the kind is none of a worker's events, or the listener is no plain function.
+        """
+        return self._listeners.add(kind, listener)
 
     @property
     def ready(self) -> bool:

@@ -3,7 +3,8 @@
 --       (count 0: everywhere, that is all rooms of the agent, also those that do not exist yet)
 -- Answers: {'ok', receipt} | {'conflict', receipt of that cid} | {'passed'} (hand-written, handled before)
 -- The receipt is JSON: mode, message, everywhere, by, reason, cid, upto, at, receipts [[room, outcome, message], …].
--- Events: signal.applied
+-- Events: signal.applied; signal.deferred for each cycle whose shield defers it; cycle.interrupted of a message without a
+-- live cycle
 local mode, cid, only, by, reason, raw, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local rooms = {}
 for i = 8, #ARGV do rooms[i - 7] = ARGV[i] end -- unpack would fail from 8,000 rooms on
@@ -32,13 +33,14 @@ local function stands(current) return current == 'stop' or current == mode end
 
 -- The first abort of a cycle wins; a shield defers it.
 local function abort(h)
-  if h.abort then return 'already' end
+  if h.abort or h.deferred then return 'already' end
+  h.abort_cid = cid
   if not h.shield then
     h.abort = mode
     return 'applied'
   end
-  if h.deferred then return 'already' end
   h.deferred = mode
+  cycle_event('signal.deferred', h, h.processing, h.cycle, 'mode', mode, 'cid', cid)
   return 'deferred'
 end
 

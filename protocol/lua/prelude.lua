@@ -89,6 +89,12 @@ end
 
 local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', EVENTS_MAX, '*', 'event', kind, ...) end
 
+-- Of a message, or a cycle of it, with the worker that has the room at this instant, if one has.
+local function cycle_event(kind, h, id, ticket, ...)
+  if h.owner then event(kind, 'room', h.room, 'message', id, 'ticket', ticket, 'worker', h.owner, ...)
+  else event(kind, 'room', h.room, 'message', id, 'ticket', ticket, ...) end
+end
+
 -- The names of the registered relays: read once, by a script that sends.
 local registered = nil
 local function relays()
@@ -136,17 +142,18 @@ end
 -- The room. -----------------------------------------------------------------------------------------
 
 local FIELDS = { 'phase', 'mode', 'owner', 'ready', 'processing', 'attempt', 'claimed_at', 'cycle', 'seq', 'shield',
-  'abort', 'deferred', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims' }
+  'abort', 'deferred', 'abort_cid', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims' }
 local PHASE, MODE, CYCLE = 1, 2, 8 -- where in FIELDS, and so in h.was, which holds what Redis has (false: nothing)
 
 -- Spelled out: a table made at its full size at once costs a fifth of one that grows field by field.
 local function load(room)
   local v = call('HMGET', room_key(room), 'phase', 'mode', 'owner', 'ready', 'processing', 'attempt', 'claimed_at', 'cycle',
-    'seq', 'shield', 'abort', 'deferred', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims')
+    'seq', 'shield', 'abort', 'deferred', 'abort_cid', 'retry_at', 'last_error', 'settled', 'request', 'answer', 'claims')
   return { room = room, was = v, forget = nil, phase = v[1] or nil, mode = v[2] or nil, owner = v[3] or nil,
     ready = v[4] or nil, processing = v[5] or nil, attempt = v[6] or nil, claimed_at = v[7] or nil, cycle = v[8] or nil,
-    seq = v[9] or nil, shield = v[10] or nil, abort = v[11] or nil, deferred = v[12] or nil, retry_at = v[13] or nil,
-    last_error = v[14] or nil, settled = v[15] or nil, request = v[16] or nil, answer = v[17] or nil, claims = v[18] or nil }
+    seq = v[9] or nil, shield = v[10] or nil, abort = v[11] or nil, deferred = v[12] or nil, abort_cid = v[13] or nil,
+    retry_at = v[14] or nil, last_error = v[15] or nil, settled = v[16] or nil, request = v[17] or nil,
+    answer = v[18] or nil, claims = v[19] or nil }
 end
 
 local function save(h)
@@ -189,7 +196,7 @@ end
 
 local function end_cycle(h)
   if h.cycle then h.settled = h.cycle end
-  h.cycle, h.seq, h.shield, h.abort, h.deferred, h.claimed_at = nil, nil, nil, nil, nil, nil
+  h.cycle, h.seq, h.shield, h.abort, h.deferred, h.abort_cid, h.claimed_at = nil, nil, nil, nil, nil, nil, nil
 end
 
 -- The message in processing has ended, in whatever way: it leaves the queue.
@@ -220,14 +227,17 @@ local function park(h)
   end
 end
 
--- An interrupted message is consumed: it is never replayed.
-local function consume(h, id, ticket, seq)
+-- An interrupted message is consumed: it is never replayed. `code` is what became of the agent's code, where that is known.
+local function consume(h, id, ticket, seq, code)
   output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'interrupt')
-  event('cycle.interrupted', 'room', h.room, 'message', id, 'ticket', ticket)
+  cycle_event('cycle.interrupted', h, id, ticket, 'code', code or '')
   end_message(h, id)
 end
 
 local function next_seq(h) return (tonumber(h.seq) or 0) + 1 end
+
+-- How the live cycle has to end, if that is decided: a shield that ends with its cycle does not hold an interrupt up.
+local function aborted(h) return h.abort or (h.deferred == 'interrupt' and 'interrupt') or nil end
 
 -- Why an effect of this ticket is refused: `fenced`, `interrupt` or `stop`; nil when the cycle is live.
 local function refused(h, ticket)
@@ -266,27 +276,27 @@ local function dead_letter(h, id, fields, error)
   call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error,
     'died_at', now, unpack(fields))
   output(h.room, 'dead', id, ticket, 0, '', 'error', error)
-  event('message.dead', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error)
+  cycle_event('message.dead', h, id, ticket, 'attempts', h.attempt or 0, 'error', error)
   end_message(h, id)
 end
 
 -- A cycle that is still marked live when its room is claimed anew has died with its worker.
 local function bury(h)
   local id, ticket, seq = h.processing, h.cycle, next_seq(h)
-  local aborted = h.abort or (h.deferred == 'interrupt' and 'interrupt')
-  if aborted ~= 'interrupt' then
-    h.last_error = aborted and h.last_error or 'the worker died'
-    if aborted then
+  local abort = aborted(h)
+  if abort ~= 'interrupt' then
+    h.last_error = abort and h.last_error or 'the worker died'
+    if abort then
       h.attempt = h.attempt - 1
       output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'stop')
-      event('cycle.stopped', 'room', h.room, 'message', id, 'ticket', ticket)
+      cycle_event('cycle.stopped', h, id, ticket)
     else
       output(h.room, 'failed', id, ticket, seq, '', 'error', h.last_error)
-      event('cycle.crashed', 'room', h.room, 'message', id, 'ticket', ticket, 'attempt', h.attempt)
+      cycle_event('cycle.crashed', h, id, ticket, 'attempt', h.attempt)
     end
   end
   end_cycle(h)
-  if aborted == 'interrupt' then consume(h, id, ticket, seq) end
+  if abort == 'interrupt' then consume(h, id, ticket, seq) end
 end
 
 -- Grants the room's next message, or says why not. Ends with save(): nothing may follow it.

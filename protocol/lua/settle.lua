@@ -1,24 +1,25 @@
--- Ends a cycle that did not commit. What Redis knows comes before what the worker believes: an abort, or a deferred
--- interrupt (the shield ends with the cycle), decides how the cycle ends.
--- ARGV: room, ticket, how, next, max attempts, shielded, state (as for commit), reply body or '', error, retry ms
+-- Ends a cycle that did not commit. What Redis knows of an abort comes before what the worker believes: a cycle that is aborted
+-- ends in no other way, and one that is not is not consumed. A deferred interrupt counts: the shield ends with the cycle.
+-- ARGV: room, ticket, how, next, max attempts, shielded, state (as for commit), closing output's body or '', error, retry ms,
+--       code (what became of the agent's code, for the event)
 --   consume  the abort was an interrupt: the message has ended. May carry new state and a closing output
 --   release  stopped, or given back at shutdown: the attempt is refunded
 --   fail     the attempt stays charged; the room keeps its worker and waits until the retry time
 --   reject   to the dead letters at once
--- Answers: {'fenced'} | {'refused'} (consume without an interrupt) | {'settled'} | {'released'} | {'failed', ms} |
--- what was taken, as for claim. A room that may not run answers {'held'}.
+-- Answers: {'fenced'} | {'interrupt'} | {'stop'} (aborted: to be settled by consume, by release) | {'refused'} (consume without
+-- an interrupt) | {'settled'} | {'released'} | {'failed', ms} | what was taken, as for claim. A room that may not run answers
+-- {'held'}.
 -- Events: cycle.interrupted, cycle.stopped, cycle.released, cycle.failed, message.dead
-local room, ticket, how = ARGV[1], ARGV[2], ARGV[3]
+local room, ticket, how, code = ARGV[1], ARGV[2], ARGV[3], ARGV[11]
 local h = load(room)
 local before = answered(h, ticket)
 if before then return before end
 if h.cycle ~= ticket then return { 'fenced', '' } end
 
 local ask = { request = ticket, next = ARGV[4], max_attempts = ARGV[5], shielded = ARGV[6] }
-local aborted = h.abort or (h.deferred == 'interrupt' and 'interrupt')
-if aborted == 'interrupt' then how = 'consume'
-elseif aborted == 'stop' then how = 'release'
-elseif how == 'consume' then return { 'refused', '' } end
+local abort = aborted(h)
+if abort == 'interrupt' and how ~= 'consume' or abort == 'stop' and how ~= 'release' then return { abort, '' } end
+if how == 'consume' and not abort then return { 'refused', '' } end
 
 local id, seq, attempt = h.processing, next_seq(h), tonumber(h.attempt)
 end_cycle(h)
@@ -30,18 +31,18 @@ if how == 'consume' then
     output(room, 'chunk', id, ticket, seq, ARGV[8], 'closing', '1') -- relays do not withhold this one
     seq = seq + 1
   end
-  consume(h, id, ticket, seq)
+  consume(h, id, ticket, seq, code)
 elseif how == 'release' then
   h.attempt = tostring(attempt - 1)
-  output(room, 'aborted', id, ticket, seq, '', 'mode', aborted or 'release')
-  event(aborted and 'cycle.stopped' or 'cycle.released', 'room', room, 'message', id, 'ticket', ticket)
+  output(room, 'aborted', id, ticket, seq, '', 'mode', abort or 'release')
+  cycle_event(abort and 'cycle.stopped' or 'cycle.released', h, id, ticket, 'code', code)
 elseif how == 'reject' then
   local entry = call('XRANGE', messages_key(room), id, id)[1]
   dead_letter(h, id, entry[2], ARGV[9])
 else
   h.last_error = ARGV[9]
   output(room, 'failed', id, ticket, seq, '', 'error', ARGV[9])
-  event('cycle.failed', 'room', room, 'message', id, 'ticket', ticket, 'attempt', attempt, 'error', ARGV[9])
+  cycle_event('cycle.failed', h, id, ticket, 'attempt', attempt, 'error', ARGV[9])
   local wait = attempt < tonumber(ask.max_attempts) and tonumber(ARGV[10]) or 0
   if wait > 0 then h.retry_at = iso(now_ms + wait) end
   if ask.next == '1' and not (h.mode or agent_mode()) then

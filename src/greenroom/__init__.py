@@ -3,6 +3,8 @@
 from .actors.agent import Agent
 from .actors.backoff import Backoff
 from .actors.cycle import Cycle, ThreadCycle
+from .actors.interruption import Interruption
+from .actors.steps import idempotent
 from .protocol.client import AsyncClient
 from .protocol.errors import (
     AgentError,
@@ -20,6 +22,7 @@ from .protocol.errors import (
     NoReply,
     NotFound,
     NotReplicated,
+    OutcomeUnknown,
     QueueFull,
     RedisEmptied,
     RedisError,
@@ -27,6 +30,7 @@ from .protocol.errors import (
     RedisUnavailable,
     Reject,
     RelayRuns,
+    ReplyLost,
     Superseded,
     UnknownMode,
 )
@@ -34,6 +38,8 @@ from .protocol.pipeline import Durability
 from .protocol.records import (
     AgentStatus,
     DeadLetter,
+    Event,
+    EventKind,
     Hold,
     Kind,
     Message,
@@ -74,9 +80,12 @@ __all__ = [
     "DeadLettered",
     "Discarded",
     "Durability",
+    "Event",
+    "EventKind",
     "GreenroomError",
     "Hold",
     "Interrupted",
+    "Interruption",
     "InvalidBody",
     "InvalidName",
     "InvalidRequest",
@@ -89,6 +98,7 @@ __all__ = [
     "NotFound",
     "NotReplicated",
     "Outcome",
+    "OutcomeUnknown",
     "Output",
     "Phase",
     "QueueFull",
@@ -100,6 +110,7 @@ __all__ = [
     "Reject",
     "Relay",
     "RelayRuns",
+    "ReplyLost",
     "Restart",
     "RestartPolicy",
     "RoomStatus",
@@ -109,5 +120,6 @@ __all__ = [
     "ThreadCycle",
     "UnknownMode",
     "__version__",
+    "idempotent",
     "watch",
 ]

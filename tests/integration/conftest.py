@@ -15,6 +15,7 @@ from greenroom.protocol.keys import Keys
 from greenroom.supervisors import handover
 from integration.agents import AT_ONCE, Director
 from integration.receiver import Receiver, Relaying
+from integration.replays import Stage
 
 from helpers import unique
 
@@ -65,6 +66,18 @@ def redis(redis_url: str) -> Iterator[redis_py.Redis]:
 def keys(agent: str) -> Keys:
     """The keys of the test's agent."""
     return Keys(agent)
+
+
+@pytest.fixture
+def threaded() -> bool:
+    """Whether the test's agent is a plain function; tests that try both are parametrized with it."""
+    return False
+
+
+@pytest.fixture
+def stage(running: Running, director: Director, client: Client, threaded: bool) -> Stage:
+    """A started system with a room whose message can be replayed."""
+    return Stage(running, director, client, threaded=threaded)
 
 
 @pytest.fixture

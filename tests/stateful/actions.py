@@ -123,7 +123,7 @@ def work(world: World) -> None:
         answer = world.request(request)
         hold.seq += len(bodies)
     else:
-        act = world.rng.choice(("begin", "begin", "again", "done"))
+        act = world.rng.choice(("begin", "begin", "again", "done", "failed"))
         answer = world.step(room, hold.ticket, world.rng.choice(("a", "b")), act, b"v%d" % world.number())
     _refused(world, worker, room, hold, answer)
 

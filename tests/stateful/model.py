@@ -275,8 +275,9 @@ class Account:
         if room.live is None or room.live.ticket != ticket:
             return ("fenced", "")
         aborted = room.live.abort or ("interrupt" if room.live.deferred == "interrupt" else "")
-        how = {"interrupt": "consume", "stop": "release"}.get(aborted, how)
-        if how == "consume" and aborted != "interrupt":
+        if aborted and how != {"interrupt": "consume", "stop": "release"}[aborted]:
+            return (aborted, "")
+        if how == "consume" and not aborted:
             return ("refused", "")
         cycle = room.end_cycle()
         seq = cycle.seq + 1
@@ -319,6 +320,10 @@ class Account:
             room.steps[name] = b"!" + result
             return ("ok", b"")
         value, mine = room.steps.get(name), b"?%d" % ticket
+        if act == "failed":
+            if value == mine:
+                del room.steps[name]
+            return ("ok", b"")
         if value is not None and value[:1] == b"!":
             return ("done", value[1:])
         if value not in (None, mine) and act != "again":

@@ -196,7 +196,7 @@ class World:
         more = {"state": state, "closing": closing, "error": error, "retry_ms": retry_ms}
         expected = self.account.settle(room, ticket, how, take_next=take_next, **more)  # type: ignore[arg-type]  # by their names
         terms = self._terms(take_next)
-        return expected, self.call(expected, "settle", room.name, ticket, how, *terms, state, closing, error, retry_ms)
+        return expected, self.call(expected, "settle", room.name, ticket, how, *terms, state, closing, error, retry_ms, "")
 
     def _terms(self, take_next: bool) -> tuple[Word, ...]:
         terms = self.account.terms

@@ -98,7 +98,7 @@ def test_a_stop_refuses_what_the_cycle_sends_and_play_replays_its_message(fake: 
     assert fake.signal("stop", "signal-1", "42") == ["applied"]
     assert fake.run("emit", "42", grant[2], 1, "late")[0] == "stop"
     assert fake.run("commit", "42", grant[2], "1", *TERMS, "=", "late")[0] == "stop"
-    assert fake.run("settle", "42", grant[2], "release", "1", *TERMS, "=", "", "", 0)[0] == "held"
+    assert fake.run("settle", "42", grant[2], "release", "1", *TERMS, "=", "", "", 0, "")[0] == "held"
     assert fake.redis.smembers(fake.keys.held) == {"42"}
     assert fake.signal("play", "signal-2", "42") == ["applied"]
     again = fake.claim(fake.deliver(), "request-2")
@@ -111,7 +111,7 @@ def test_an_interrupt_consumes_the_message_in_flight_and_the_next_is_granted(fak
     second = fake.enqueue("two")
     grant = fake.claim(fake.deliver())
     assert fake.signal("interrupt", "signal-1", "42") == ["applied"]
-    assert fake.run("settle", "42", grant[2], "consume", "1", *TERMS, "=", "", "", 0)[:2] == ["grant", second]
+    assert fake.run("settle", "42", grant[2], "consume", "1", *TERMS, "=", "", "", 0, "")[:2] == ["grant", second]
 
 
 def test_a_stop_of_the_agent_holds_rooms_that_do_not_exist_yet(fake: Fake) -> None:
@@ -132,8 +132,8 @@ def test_steps_shields_failures_and_dead_letters_run_too(fake: Fake) -> None:
     assert fake.signal("stop", "signal-1", "42") == ["deferred"]
     assert fake.run("shield", "42", ticket, "")[0] == "stop"
     assert fake.signal("play", "signal-2", "42") == ["applied"]
-    granted = fake.run("settle", "42", ticket, "release", "1", *TERMS, "=", "", "", 0)
-    assert fake.run("settle", "42", granted[2], "reject", "1", *TERMS, "=", "", "never", 0)[0] == "empty"
+    granted = fake.run("settle", "42", ticket, "release", "1", *TERMS, "=", "", "", 0, "")
+    assert fake.run("settle", "42", granted[2], "reject", "1", *TERMS, "=", "", "never", 0, "")[0] == "empty"
     [[letter, entry]] = fake.redis.xrange(fake.keys.dead)
     assert (entry["message"], entry["error"]) == (message, "never")
     assert fake.run("requeue", letter, "request-9")[:2] == ["ok", "42"]

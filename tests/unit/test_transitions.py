@@ -7,14 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
+from greenroom.actors.interruption import Code
 from greenroom.actors.transitions import (
     Abort,
     BackoffOver,
     Cancelled,
     Claim,
+    Close,
+    Closed,
     Commit,
     Crash,
-    Detach,
     Drain,
     Effect,
     End,
@@ -22,6 +24,7 @@ from greenroom.actors.transitions import (
     Failed,
     Finished,
     Lost,
+    Overdue,
     Ready,
     Refused,
     Release,
@@ -35,7 +38,7 @@ from greenroom.actors.transitions import (
     Wait,
 )
 from greenroom.protocol.records import Message
-from greenroom.protocol.store import Answer, Grant
+from greenroom.protocol.store import KEEP_STATE, Answer, Grant, Settlement
 
 READY, NEWER = "1-0", "2-0"
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -50,14 +53,29 @@ def taken(word: str, detail: str = "") -> Taken:
     return Taken(Answer(word, detail))
 
 
-def machine(state: State) -> RoomMachine:
+def settle(
+    ticket: int,
+    how: Settlement,
+    *,
+    take_next: bool = True,
+    error: str = "",
+    attempt: int = 1,
+    state: bytes = KEEP_STATE,
+    closing: bytes = b"",
+    code: str = "cancelled",
+) -> Settle:
+    return Settle(ticket, how, take_next, error, attempt, state, closing, code)
+
+
+def machine(state: State, *, hooks: bool = False) -> RoomMachine:
     """A machine in that state; its live ticket, if it has one, is 10."""
-    room = RoomMachine(READY)
+    room = RoomMachine(READY, hooks=hooks or state is State.CLOSING)
     assert room.start() == [Claim(READY)]
     ways: dict[State, list[Event]] = {
         State.CLAIMING: [],
         State.RUNNING: [Taken(grant(10))],
         State.ABORTING: [Taken(grant(10)), Signal("stop", 10)],
+        State.CLOSING: [Taken(grant(10)), Signal("stop", 10), Cancelled(10)],
         State.SETTLING: [Taken(grant(10)), Finished(10, b"reply", b"=")],
         State.WAITING: [taken("backoff", "500")],
         State.ENDED: [taken("empty")],
@@ -101,8 +119,14 @@ EVENTS: dict[str, Callable[[], Event]] = {
     "refused": lambda: Refused(10, "interrupt"),
     "fenced by Redis": lambda: Refused(10, "fenced"),
     "refused of an older cycle": lambda: Refused(9, "stop"),
-    "too slow": lambda: TooSlow(10),
-    "too slow, an older cycle": lambda: TooSlow(9),
+    "too slow": lambda: TooSlow(10, "detached"),
+    "too slow, an older cycle": lambda: TooSlow(9, "detached"),
+    "overdue": lambda: Overdue(10, "too long"),
+    "overdue, an older cycle": lambda: Overdue(9, "too long"),
+    "closed after an interrupt": lambda: Closed(10, "interrupt", b"+state", b"closing"),
+    "closed after a stop": lambda: Closed(10, "stop", b"+state", b"closing"),
+    "closed, not aborted": lambda: Closed(10, ""),
+    "closed, an older cycle": lambda: Closed(9, "interrupt"),
     "lost the room": Lost,
     "a newer entry": lambda: Ready(NEWER),
     "the same entry": lambda: Ready(READY),
@@ -114,11 +138,11 @@ DEAD_ENDS = ("empty", "held", "lost", "stale", "released", "settled", "fenced", 
 ENDING: dict[str, tuple[list[Effect], State]] = {word: ([End(word)], State.ENDED) for word in DEAD_ENDS}
 GRANTED: dict[str, tuple[list[Effect], State]] = {
     "grant": ([Start(grant(20))], State.RUNNING),
-    "grant aborted by interrupt": ([Settle(20, "consume", True, "", 1)], State.SETTLING),
-    "grant aborted by stop": ([Settle(20, "release", True, "", 1)], State.SETTLING),
+    "grant aborted by interrupt": ([settle(20, "consume", code="not started")], State.SETTLING),
+    "grant aborted by stop": ([settle(20, "release", code="not started")], State.SETTLING),
     "backoff": ([Wait(700)], State.WAITING),
 }
-RELEASED: tuple[list[Effect], State] = ([Settle(10, "release", True, "", 1)], State.SETTLING)
+RELEASED: tuple[list[Effect], State] = ([settle(10, "release")], State.SETTLING)
 
 TABLE: dict[State, dict[str, tuple[list[Effect], State]]] = {
     State.CLAIMING: {
@@ -130,14 +154,15 @@ TABLE: dict[State, dict[str, tuple[list[Effect], State]]] = {
     },
     State.RUNNING: {
         "finished": ([Commit(10, b"reply", b"+state", True)], State.SETTLING),
-        "failed": ([Settle(10, "fail", True, "boom", 1)], State.SETTLING),
-        "rejected": ([Settle(10, "reject", True, "never", 1)], State.SETTLING),
-        "cancelled": ([Settle(10, "fail", True, "the handler cancelled itself", 1)], State.SETTLING),
+        "failed": ([settle(10, "fail", error="boom")], State.SETTLING),
+        "rejected": ([settle(10, "reject", error="never")], State.SETTLING),
+        "cancelled": ([settle(10, "fail", error="the handler cancelled itself")], State.SETTLING),
         "interrupt": ([Abort(10, "interrupt")], State.ABORTING),
         "stop": ([Abort(10, "stop")], State.ABORTING),
         "refused": ([Abort(10, "interrupt")], State.ABORTING),
         "fenced by Redis": ([Abort(10, "fenced")], State.ABORTING),
         "lost the room": ([Abort(10, "fenced")], State.ABORTING),
+        "overdue": ([Abort(10, "overdue")], State.ABORTING),
         "drain now": ([Abort(10, "drain")], State.ABORTING),
     },
     State.ABORTING: {
@@ -145,12 +170,18 @@ TABLE: dict[State, dict[str, tuple[list[Effect], State]]] = {
         "failed": RELEASED,
         "rejected": RELEASED,
         "cancelled": RELEASED,
-        "too slow": ([Detach(10), *RELEASED[0]], State.SETTLING),
+        "too slow": ([settle(10, "release", code="detached")], State.SETTLING),
+    },
+    State.CLOSING: {
+        "fenced": ([End("fenced")], State.ENDED),
+        "closed after an interrupt": ([settle(10, "consume", state=b"+state", closing=b"closing")], State.SETTLING),
+        "closed after a stop": RELEASED,
+        "closed, not aborted": RELEASED,
     },
     State.SETTLING: {
         **ENDING,
         **GRANTED,
-        "answered interrupt": ([Settle(10, "consume", True, "", 1)], State.SETTLING),
+        "answered interrupt": ([settle(10, "consume")], State.SETTLING),
         "answered stop": RELEASED,
         "answered refused": RELEASED,
     },
@@ -172,7 +203,13 @@ ANSWERS = {name for name, make in EVENTS.items() if isinstance(make(), Taken)}
 IN_FLIGHT = (State.CLAIMING, State.SETTLING)  # the states in which an answer is awaited; elsewhere none can come
 
 
-CELLS = [(state, name) for state in State for name in EVENTS if name not in ANSWERS or state in (*IN_FLIGHT, State.ENDED)]
+def possible(state: State, name: str) -> bool:
+    if state is State.CLOSING and name == "fenced":  # the hook's question is answered so
+        return True
+    return name not in ANSWERS or state in (*IN_FLIGHT, State.ENDED)
+
+
+CELLS = [(state, name) for state in State for name in EVENTS if possible(state, name)]
 
 
 @pytest.mark.parametrize(("state", "name"), CELLS)
@@ -192,7 +229,7 @@ def test_a_grant_that_a_signal_has_overtaken_is_never_started(state: State, mode
     """row 7"""
     room = machine(state)
     assert room.handle(Signal(mode, 20)) == []
-    assert room.handle(Taken(grant(20))) == [Settle(20, how, True, "", 1)]  # type: ignore[arg-type]  # a settlement by name
+    assert room.handle(Taken(grant(20))) == [settle(20, how, code="not started")]  # type: ignore[arg-type]  # a settlement by name
 
 
 def test_a_grant_after_the_signal_is_started() -> None:
@@ -214,7 +251,7 @@ def test_an_older_signal_that_comes_late_does_not_hide_a_newer_one() -> None:
     room = machine(State.CLAIMING)
     room.handle(Signal("stop", 20))
     room.handle(Signal("interrupt", 5))
-    assert room.handle(Taken(grant(20))) == [Settle(20, "release", True, "", 1)]
+    assert room.handle(Taken(grant(20))) == [settle(20, "release", code="not started")]
 
 
 def test_a_pause_never_aborts() -> None:
@@ -230,14 +267,14 @@ def test_the_first_abort_wins_and_redis_has_the_last_word() -> None:
     room = machine(State.RUNNING)
     assert room.handle(Signal("interrupt", 10)) == [Abort(10, "interrupt")]
     assert room.handle(Signal("stop", 10)) == []
-    assert room.handle(Cancelled(10)) == [Settle(10, "consume", True, "", 1)]
-    assert room.handle(taken("refused")) == [Settle(10, "release", True, "", 1)]
+    assert room.handle(Cancelled(10)) == [settle(10, "consume")]
+    assert room.handle(taken("refused")) == [settle(10, "release")]
 
 
 def test_a_cycle_that_finished_just_before_its_abort_arrived_is_settled_as_redis_says() -> None:
     room = machine(State.SETTLING)  # its commit is in flight
     assert room.handle(Signal("interrupt", 10)) == []
-    assert room.handle(taken("interrupt")) == [Settle(10, "consume", True, "", 1)]
+    assert room.handle(taken("interrupt")) == [settle(10, "consume")]
 
 
 # Failures, hand-over, drain. --------------------------------------------------------------------------------
@@ -246,7 +283,7 @@ def test_a_cycle_that_finished_just_before_its_abort_arrived_is_settled_as_redis
 def test_a_recorded_failure_crashes_the_room_with_its_error() -> None:
     """row 32"""
     room = machine(State.RUNNING)
-    assert room.handle(Failed(10, "boom")) == [Settle(10, "fail", True, "boom", 1)]
+    assert room.handle(Failed(10, "boom")) == [settle(10, "fail", error="boom")]
     assert room.handle(taken("failed", "1000")) == [Crash("boom")]
     assert room.state is State.ENDED
 
@@ -254,7 +291,7 @@ def test_a_recorded_failure_crashes_the_room_with_its_error() -> None:
 def test_the_attempt_goes_with_the_settlement_for_the_back_off() -> None:
     room = machine(State.CLAIMING)
     room.handle(Taken(grant(10, attempt=3)))
-    assert room.handle(Failed(10, "boom")) == [Settle(10, "fail", True, "boom", 3)]
+    assert room.handle(Failed(10, "boom")) == [settle(10, "fail", error="boom", attempt=3)]
 
 
 def test_a_fenced_cycle_is_let_go_without_a_settlement() -> None:
@@ -267,7 +304,7 @@ def test_a_fenced_cycle_is_let_go_without_a_settlement() -> None:
 def test_a_fenced_cycle_whose_code_does_not_end_is_left_behind() -> None:
     room = machine(State.RUNNING)
     room.handle(Refused(10, "fenced"))
-    assert room.handle(TooSlow(10)) == [Detach(10), End("fenced")]
+    assert room.handle(TooSlow(10, "detached")) == [End("fenced")]
 
 
 @pytest.mark.parametrize("state", [State.CLAIMING, State.SETTLING])
@@ -292,7 +329,7 @@ def test_a_draining_room_gives_back_what_it_is_granted() -> None:
     """row 38"""
     room = machine(State.CLAIMING)
     room.handle(Drain(now=False))
-    assert room.handle(Taken(grant(20))) == [Settle(20, "release", False, "", 1)]
+    assert room.handle(Taken(grant(20))) == [settle(20, "release", take_next=False, code="not started")]
 
 
 def test_a_draining_room_does_not_wait_out_a_back_off() -> None:
@@ -307,4 +344,59 @@ def test_drain_now_refunds_a_running_cycle() -> None:
     """row 10, row 38"""
     room = machine(State.RUNNING)
     assert room.handle(Drain(now=True)) == [Abort(10, "drain")]
-    assert room.handle(Cancelled(10)) == [Settle(10, "release", False, "", 1)]
+    assert room.handle(Cancelled(10)) == [settle(10, "release", take_next=False)]
+
+
+# Hooks, and cycles that run for too long. ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["cancelled", "killed"])
+def test_an_aborted_cycle_of_an_agent_with_hooks_is_closed_before_it_is_settled(code: Code) -> None:
+    """row 22"""
+    room = machine(State.ABORTING, hooks=True)
+    assert room.handle(Cancelled(10, code)) == [Close(10, code)]
+    assert room.handle(Closed(10, "stop")) == [settle(10, "release", code=code)]
+
+
+def test_the_hook_is_told_that_the_code_still_runs() -> None:
+    """row 22"""
+    room = machine(State.ABORTING, hooks=True)
+    assert room.handle(TooSlow(10, "detached")) == [Close(10, "detached")]
+
+
+@pytest.mark.parametrize("word", ["interrupt", "stop"])
+def test_a_cycle_whose_commit_finds_it_aborted_is_closed_too(word: str) -> None:
+    """row 7, row 22"""
+    room = machine(State.SETTLING, hooks=True)
+    assert room.handle(taken(word)) == [Close(10, "cancelled")]
+
+
+@pytest.mark.parametrize("abort", ["interrupt", "stop"])
+def test_a_cycle_that_was_aborted_before_it_began_is_closed_too(abort: str) -> None:
+    """row 7, row 22"""
+    room = machine(State.CLAIMING, hooks=True)
+    assert room.handle(Taken(grant(10, abort=abort))) == [Close(10, "not started")]
+
+
+@pytest.mark.parametrize("event", [Drain(now=True), Overdue(10, "too long"), Lost()])
+def test_what_is_no_signal_is_not_closed(event: Drain | Overdue | Lost) -> None:
+    room = machine(State.RUNNING, hooks=True)
+    room.handle(event)
+    (effect,) = room.handle(Cancelled(10))
+    assert not isinstance(effect, Close)
+
+
+def test_a_cycle_that_ran_for_too_long_is_a_failed_attempt() -> None:
+    """row 30"""
+    room = machine(State.RUNNING)
+    room.handle(Overdue(10, "too long"))
+    assert room.handle(Cancelled(10)) == [settle(10, "fail", error="too long")]
+    assert room.handle(taken("failed")) == [Crash("too long")]
+
+
+def test_a_signal_to_a_cycle_that_ran_for_too_long_comes_before_its_failure() -> None:
+    """row 11, row 30"""
+    room = machine(State.RUNNING)
+    room.handle(Overdue(10, "too long"))
+    room.handle(Cancelled(10))
+    assert room.handle(taken("stop")) == [settle(10, "release")]

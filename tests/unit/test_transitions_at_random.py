@@ -13,9 +13,10 @@ from greenroom.actors.transitions import (
     BackoffOver,
     Cancelled,
     Claim,
+    Close,
+    Closed,
     Commit,
     Crash,
-    Detach,
     Drain,
     Effect,
     End,
@@ -23,6 +24,7 @@ from greenroom.actors.transitions import (
     Failed,
     Finished,
     Lost,
+    Overdue,
     Ready,
     Refused,
     Release,
@@ -54,7 +56,7 @@ def taken(word: str, detail: str = "") -> Taken:
 IN_FLIGHT = (State.CLAIMING, State.SETTLING)  # the states in which an answer is awaited; elsewhere none can come
 CODE_ENDS = ["finished", "failed", "rejected", "cancelled", "late"]
 SIGNALS = ["interrupt", "stop", "pause", "play"]
-OTHERS = ["backoff-over", "refused", "too-slow", "lost", "drain", "drain-now", "ready"]
+OTHERS = ["backoff-over", "refused", "too-slow", "overdue", "closed", "lost", "drain", "drain-now", "ready"]
 ACTS = st.sampled_from(["decide", "answer", *CODE_ENDS, *SIGNALS, *OTHERS])
 WORDS = st.sampled_from(["grant", "aborted grant", "backoff", "empty", "held", "lost", "interrupt", "stop", "fenced", "failed"])
 
@@ -64,7 +66,7 @@ class World:
     """What surrounds a machine: it answers its operations, and keeps count of what it does."""
 
     clock: int = 0
-    machine: RoomMachine = field(default_factory=lambda: RoomMachine(READY))
+    hooks: bool = False
     in_flight: Effect | None = None
     decided: Taken | None = None  # what Redis has decided about it; the answer is still on its way
     running: int | None = None  # the ticket whose code runs
@@ -74,6 +76,9 @@ class World:
     started: list[int] = field(default_factory=list)
     heard: int = 0  # the newest clock that an abort signal covered
     entries: int = 1
+
+    def __post_init__(self) -> None:
+        self.machine = RoomMachine(READY, hooks=self.hooks)
 
     def handle(self, event: Event) -> None:
         was_ended = self.ended
@@ -102,9 +107,11 @@ class World:
                 self.running = granted.ticket
             case Abort(ticket):
                 assert ticket == self.running
-            case Detach(ticket):
-                assert ticket == self.running
-                self.running = None
+            case Close(ticket):
+                assert self.machine.state is State.CLOSING
+                assert self.in_flight is None
+                assert self.running is None, "the hook would run beside the code"
+                assert ticket == self.granted[-1]
             case End() | Crash():
                 assert self.in_flight is None
                 assert self.running is None, "the room ended while its code ran"
@@ -122,7 +129,7 @@ class World:
             self.decided = taken("ok" if word == "grant" else "lost")
         elif word in ("grant", "aborted grant"):
             self.decided = self.grant(asked, "stop" if word == "aborted grant" else "")
-        elif word in ("interrupt", "stop") and not isinstance(asked, Commit):
+        elif word in ("interrupt", "stop") and isinstance(asked, Claim):
             self.decided = taken("held")
         elif word == "failed" and not (isinstance(asked, Settle) and asked.how == "fail"):
             self.decided = taken("empty")
@@ -166,6 +173,10 @@ class World:
             if act in ("interrupt", "stop") and not self.ended:
                 self.heard = self.clock
             self.handle(Signal(act, self.clock))
+        elif act == "too-slow":
+            if self.running is not None and self.machine.state is State.ABORTING:
+                self.running = None  # left behind
+                self.handle(TooSlow(ticket, "detached"))
         elif act == "ready":
             if not self.ended:
                 self.entries += 1
@@ -174,7 +185,8 @@ class World:
             others: dict[str, Event] = {
                 "backoff-over": BackoffOver(),
                 "refused": Refused(ticket, "interrupt"),
-                "too-slow": TooSlow(ticket),
+                "overdue": Overdue(ticket, "too long"),
+                "closed": Closed(ticket, "interrupt" if word == "interrupt" else "stop"),
                 "lost": Lost(),
                 "drain": Drain(now=False),
                 "drain-now": Drain(now=True),
@@ -183,10 +195,12 @@ class World:
 
 
 @settings(max_examples=500, deadline=None)
-@given(st.lists(st.tuples(ACTS, WORDS), max_size=60))
-def test_whatever_happens_one_operation_at_a_time_and_each_grant_started_once_at_the_most(acts: list[tuple[str, str]]) -> None:
+@given(st.lists(st.tuples(ACTS, WORDS), max_size=60), st.booleans())
+def test_whatever_happens_one_operation_at_a_time_and_each_grant_started_once_at_the_most(
+    acts: list[tuple[str, str]], hooks: bool
+) -> None:
     """row 7, row 20"""
-    world = World()
+    world = World(hooks=hooks)
     for effect in world.machine.start():
         world.act(effect)
     for act, word in acts:
@@ -195,6 +209,7 @@ def test_whatever_happens_one_operation_at_a_time_and_each_grant_started_once_at
     world.do("drain-now", "")
     for _ in range(4):
         world.ends("cancelled")
+        world.do("closed", "")
         world.answer("empty")
     assert world.ended
 

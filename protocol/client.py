@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 from . import codec, inspection
 from .asks import outputs_of, reply_of
 from .connect import connect
-from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable
+from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable, RelayRuns
 from .keys import Keys, check_name
 from .outbox import Outbox
 from .pipeline import Durability
@@ -227,6 +227,25 @@ class AsyncClient:
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
         if answer.word == "unknown":
             raise NotFound(f"room {room} has no message {message} waiting")
+        _confirmed(None, short)
+
+    async def forget_relay(self, name: str) -> None:
+        """Forget a relay that is gone for good: what it has not handed over is not kept for it any more.
+
+        Raises:
+            RelayRuns: end it first.
+            NotFound: there is none of that name.
+            NotReplicated: with ``durability``: it was forgotten, and may be there again.
+        """
+        check_name(name, "relay name")
+        request, word = uuid.uuid4().hex, "more"
+        while word == "more":
+            answer, short = await _durably(self._store.forget_relay(name, request))
+            word = answer.word
+        if word == "runs":
+            raise RelayRuns(f"relay {name} runs as {answer.detail}: end it first")
+        if word == "unknown":
+            raise NotFound(f"there is no relay {name}")
         _confirmed(None, short)
 
     async def requeue(self, letter_id: str) -> tuple[str, int]:

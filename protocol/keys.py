@@ -54,6 +54,7 @@ class Keys:
         self.dead = f"{self.root}:dead"
         self.events = f"{self.root}:events"
         self.workers = f"{self.root}:workers"
+        self.relays = f"{self.root}:relays"
 
     def room(self, room: str) -> str:
         return f"{self.root}:room:{room}"
@@ -69,3 +70,12 @@ class Keys:
 
     def worker(self, name: str) -> str:
         return f"{self.root}:worker:{name}"
+
+    def relay(self, name: str) -> str:
+        return f"{self.root}:relay:{name}"
+
+    def undelivered(self, name: str) -> str:
+        return f"{self.root}:undelivered:{name}"
+
+    def aborted(self, room: str) -> str:
+        return f"{self.root}:aborted:{room}"

@@ -73,6 +73,11 @@ class EventKind(StrEnum):
     WORKER_JOINED = "worker.joined"
     WORKER_LAPSED = "worker.lapsed"
     WORKER_LEFT = "worker.left"
+    OUTPUT_REJECTED = "output.rejected"
+    RELAY_REGISTERED = "relay.registered"
+    RELAY_JOINED = "relay.joined"
+    RELAY_LEFT = "relay.left"
+    RELAY_FORGOTTEN = "relay.forgotten"
 
 
 class Phase(StrEnum):

@@ -152,6 +152,9 @@ class Client:
     def discard(self, room: str, message: int) -> None:
         self._run(self._client.discard(room, message))
 
+    def forget_relay(self, name: str) -> None:
+        self._run(self._client.forget_relay(name))
+
     def requeue(self, letter_id: str) -> tuple[str, int]:
         return self._run(self._client.requeue(letter_id))
 

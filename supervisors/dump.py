@@ -28,12 +28,20 @@ def describe(
     name: str, control: LoopThread, user: LoopThread, rooms: pykka.ActorRef[RoomSupervisor] | None, agent: object
 ) -> str:
     """The rooms at work with state, ticket and age, the tasks of both loops, and the stacks of all threads but this one."""
-    lines = [f"dump of worker {name}, agent {agent}, pid {os.getpid()}"]
-    lines += _rooms(control, rooms)
-    for loop in (control, user):
+    return _dump(f"worker {name}", agent, _rooms(control, rooms), control, user)
+
+
+def describe_relay(name: str, control: LoopThread, user: LoopThread, agent: object) -> str:
+    """The tasks of both loops, with one for each room at work, and the stacks of all threads but this one."""
+    return _dump(f"relay {name}", agent, [], control, user)
+
+
+def _dump(who: str, agent: object, rooms: list[str], *loops: LoopThread) -> str:
+    lines = [f"dump of {who}, agent {agent}, pid {os.getpid()}", *rooms]
+    for loop in loops:
         lines += _tasks(loop)
     lines += _threads()
-    return "\n".join((*lines, f"end of the dump of worker {name}"))
+    return "\n".join((*lines, f"end of the dump of {who}"))
 
 
 def _more(shown: Sequence[object], count: int) -> list[str]:

@@ -46,6 +46,11 @@ _OF_THE_AGENT = (
     EventKind.SIGNAL_MALFORMED,
     EventKind.WORKER_JOINED,
     EventKind.WORKER_LEFT,
+    EventKind.OUTPUT_REJECTED,
+    EventKind.RELAY_REGISTERED,
+    EventKind.RELAY_JOINED,
+    EventKind.RELAY_LEFT,
+    EventKind.RELAY_FORGOTTEN,
 )
 KINDS = tuple(kind for kind in EventKind if kind not in _OF_THE_AGENT)
 

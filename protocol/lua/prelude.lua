@@ -15,6 +15,14 @@ local PROCESSING, HELD, ROOMS = G .. ':processing', G .. ':held', G .. ':rooms'
 
 local function room_key(room) return G .. ':room:' .. room end
 local function messages_key(room) return room_key(room) .. ':messages' end
+local function outbox_key(room) return room_key(room) .. ':outbox' end
+
+-- Relays: of each the rooms that have outputs it has not handed over, with the first of these. What is kept for them has
+-- names that no room or relay can have.
+local RELAYS = G .. ':relays'
+local function lease_key(relay) return G .. ':relay:' .. relay end
+local function undelivered_key(relay) return G .. ':undelivered:' .. relay end
+local function aborted_key(room) return G .. ':aborted:' .. room end
 
 -- Time: the server's clock only. ---------------------------------------------------------------------
 
@@ -87,11 +95,46 @@ local function cycle_event(kind, h, id, ticket, ...)
   else event(kind, 'room', h.room, 'message', id, 'ticket', ticket, ...) end
 end
 
+-- The names of the registered relays: read once, by a script that sends.
+local registered = nil
+local function relays()
+  registered = registered or call('HKEYS', RELAYS)
+  return registered
+end
+
+-- Notes an output for each relay, and wakes those that had none of this room left. An aborted cycle is remembered while some
+-- relay may still have chunks of it before it.
+local function note_undelivered(room, id, kind, ticket)
+  for _, relay in ipairs(relays()) do
+    local undelivered = undelivered_key(relay)
+    if call('HSETNX', undelivered, room, id) == 1 then call('PUBLISH', undelivered, room)
+    elseif kind == 'aborted' then
+      call('SADD', aborted_key(room), ticket)
+      call('EXPIRE', aborted_key(room), OUTBOX_TTL_S)
+    end
+  end
+end
+
+-- A relay has nothing of this room left. Once none has, the outbox is trimmed: output() does not while there are relays.
+local function let_go(relay, room)
+  call('HDEL', undelivered_key(relay), room)
+  for _, other in ipairs(relays()) do
+    if call('HEXISTS', undelivered_key(other), room) == 1 then return end
+  end
+  call('XTRIM', outbox_key(room), 'MAXLEN', '~', OUTBOX_MAX, 'LIMIT', 0)
+  call('UNLINK', aborted_key(room))
+end
+
 -- Appends one entry to the room's outbox. The publication is only a hint that wakes readers.
 local function output(room, kind, message, ticket, seq, body, ...)
-  local box = room_key(room) .. ':outbox'
-  local id = call('XADD', box, 'MAXLEN', '~', OUTBOX_MAX, '*', 'kind', kind, 'message', message,
-    'ticket', ticket, 'seq', seq, 'body', body, ...)
+  local box, id = outbox_key(room), nil
+  if #relays() == 0 then
+    id = call('XADD', box, 'MAXLEN', '~', OUTBOX_MAX, '*', 'kind', kind, 'message', message,
+      'ticket', ticket, 'seq', seq, 'body', body, ...)
+  else
+    id = call('XADD', box, '*', 'kind', kind, 'message', message, 'ticket', ticket, 'seq', seq, 'body', body, ...)
+    note_undelivered(room, id, kind, ticket)
+  end
   call('EXPIRE', box, OUTBOX_TTL_S)
   call('PUBLISH', box, id)
 end

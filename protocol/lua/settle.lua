@@ -28,7 +28,7 @@ if how == 'consume' then
   if state:sub(1, 1) == '+' then call('SET', room_key(room) .. ':state', state:sub(2))
   elseif state == '-' then call('DEL', room_key(room) .. ':state') end
   if ARGV[8] ~= '' then
-    output(room, 'chunk', id, ticket, seq, ARGV[8])
+    output(room, 'chunk', id, ticket, seq, ARGV[8], 'closing', '1') -- relays do not withhold this one
     seq = seq + 1
   end
   consume(h, id, ticket, seq, code)

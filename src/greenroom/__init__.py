@@ -29,6 +29,7 @@ from .protocol.errors import (
     RedisRefused,
     RedisUnavailable,
     Reject,
+    RelayRuns,
     ReplyLost,
     Superseded,
     UnknownMode,
@@ -52,6 +53,7 @@ from .protocol.records import (
 from .protocol.sync_client import Client
 from .supervisors.child import ChildInfo, ChildSpec
 from .supervisors.named import NamedRef
+from .supervisors.relay import Relay
 from .supervisors.restart import Restart, RestartPolicy
 from .supervisors.supervisor import BudgetSpent, Strategy, Supervisor
 from .supervisors.system import ActorSystem
@@ -106,6 +108,8 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "Reject",
+    "Relay",
+    "RelayRuns",
     "ReplyLost",
     "Restart",
     "RestartPolicy",

@@ -39,6 +39,8 @@ LOST = (
 # The same, where the reply is of no class of its own: what a script ran into (Redis 6.2 puts it into the script's error), a
 # blocking read or WAIT that a demotion ended or came too late for, a primary that must not write without its replicas.
 _LOST_WORDS = re.compile(r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED) |WAIT cannot be used with replica")
+# What a user may not do, also where a script ran into it.
+_DENIED_WORDS = re.compile(r"NOAUTH|WRONGPASS|NOPERM|ACL failure in script|user executing the script can't")
 # Subclasses of ConnectionError that no repetition mends.
 DENIED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 
@@ -108,7 +110,7 @@ def without_password(url: str) -> str:
 def translate(error: BaseException) -> RedisError:
     """The greenroom error for one that redis-py raised."""
     message = str(error).rstrip(".") or type(error).__name__
-    if isinstance(error, DENIED) or "NOAUTH" in message or "WRONGPASS" in message or "NOPERM" in message:
+    if isinstance(error, (*DENIED, redis_errors.NoPermissionError)) or _DENIED_WORDS.search(message):
         return RedisRefused(f"Redis refuses access: {message}. Check the URL's user and password, and the ACL")
     if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")

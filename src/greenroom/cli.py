@@ -13,7 +13,9 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast
 import typer
 
 from .app_path import load_agent
-from .protocol.client import DEFAULT_REDIS
+from .commands.acl import acl
+from .options import AgentName, Embedded, Json, RedisUrl
+from .options import option as _option
 from .protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
 from .protocol.records import Mode
 from .protocol.server import RedisServer
@@ -29,7 +31,7 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .running import URL_VARIABLE, option_words, run_parent, seconds, server_of, using
+from .running import option_words, run_parent, seconds, server_of, using
 from .supervisors.orders import Orders
 from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
 from .supervisors.processes import worker_names
@@ -61,20 +63,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
-AgentName = Annotated[str, _option("--agent", envvar="GREENROOM_AGENT", help="The agent's name.", metavar="NAME")]
-RedisUrl = Annotated[
-    str | None,
-    _option("--redis", metavar="URL", help=f"Where Redis is; else ${URL_VARIABLE}, else {DEFAULT_REDIS}."),
-]
-Embedded = Annotated[
-    Path | None,
-    _option("--embedded", metavar="DIR", help="Use the embedded Redis of this directory; run starts it if need be."),
-]
-Json = Annotated[bool, _option("--json", help="Print JSON, one value a line.")]
 Room = Annotated[str, typer.Argument(metavar="ROOM", show_default=False)]
 Rooms = Annotated[list[str] | None, typer.Argument(metavar="ROOM", show_default=False)]
 Text = Annotated[
@@ -326,6 +314,11 @@ def _show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], 
             typer.echo(to_json(record))
     else:
         show_table(columns, map(row, records))
+
+
+# A deployment. --------------------------------------------------------------------------------------
+
+app.command()(acl)
 
 
 # The program. ---------------------------------------------------------------------------------------

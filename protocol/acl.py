@@ -84,3 +84,35 @@ def _word(text: str) -> str:
     if re.search(r"""["'\\]""", text):
         return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
     return text
+
+
+# What each command is tried with: a dot stands for a key of the agent, and for a channel.
+_TRIED_WITH = {
+    **dict.fromkeys(("exists", "get", "hgetall", "scard", "smembers", "zcard", "xlen", "subscribe", "unsubscribe"), "."),
+    **dict.fromkeys(("del", "persist", "unlink", "xinfo|groups"), "."),
+    **dict.fromkeys(("hget", "hmget", "hdel", "sadd", "srem", "zrem", "publish", "xpending", "xinfo|consumers"), ". 1"),
+    **dict.fromkeys(("expire", "pexpire", "set"), ". 1"),
+    **dict.fromkeys(("hset", "hsetnx", "zadd"), ". 1 1"),
+    **dict.fromkeys(("xrange", "xrevrange"), ". - +"),
+    "select": "0",
+    "zrange": ". 0 0",
+    "zscan": ". 0",
+    "xread": "STREAMS . 0",
+    "evalsha": "0 1 .",
+    "script|load": "return",
+    "wait": "0 0",
+    "xack": ". 1 0",
+    "xadd": ". * 1 1",
+    "xdel": ". 0",
+    "xclaim": ". 1 1 0 0",
+    "xgroup|create": ". 1 0",
+    "xgroup|delconsumer": ". 1 1",
+    "xreadgroup": "GROUP 1 1 STREAMS . >",
+}
+
+
+def trial(command: str, keys: Keys) -> list[str]:
+    """The command as Redis would take it, to find out whether it may be sent. It is not meant to be executed."""
+    key = f"{keys.root}:trial"
+    words = [key if word == "." else word for word in _TRIED_WITH.get(command, "").split()]
+    return [*command.upper().split("|"), *words]

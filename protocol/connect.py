@@ -17,6 +17,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
+from .checks import Severity, server_findings
 from .errors import InvalidRequest, RedisError, RedisRefused, RedisUnavailable
 from .primary import PrimaryPool
 
@@ -24,7 +25,6 @@ CONNECT_TIMEOUT_S = 5.0
 SENTINEL_TIMEOUT_S = 0.5  # for one of them: the next one is asked after that
 SENTINEL_PORT = 26379
 SENTINEL_SCHEME = "sentinel://"
-MINIMUM_VERSION = (6, 2)
 
 # Lost, going away, loading its data, or demoted to a replica: connect again and repeat. All requests are safe to repeat.
 LOST = (
@@ -145,22 +145,22 @@ async def check_server(redis: Redis) -> list[str]:
 
     Raises:
         RedisUnavailable: not reached.
-        RedisRefused: no access, older than 6.2, or with an eviction policy that drops keys.
+        RedisRefused: no access, older than 6.2, with an eviction policy that drops keys, or unable to write.
     """
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            info = await redis.info("everything")
+            info = await redis.info()
+    except redis_errors.NoPermissionError:
+        return [
+            "this user may not ask Redis how it is set up (INFO): its version, eviction policy and persistence are not checked"
+        ]
     except Exception as error:
         raise translate(error) from None
-    version = str(info.get("redis_version", "0"))
-    if tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_VERSION:
-        raise RedisRefused(f"Redis {version} is too old: greenroom needs 6.2 or newer")
-    policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory") and policy != "noeviction":
-        raise RedisRefused(f"Redis may drop keys (maxmemory-policy {policy}): set it to noeviction")
-    if info.get("aof_enabled"):
-        return []
-    return ["Redis keeps no append-only file: a restart of it forgets what came after its last snapshot, stops included"]
+    found = server_findings(info)
+    for finding in found:
+        if finding.severity is Severity.ERROR:
+            raise RedisRefused(str(finding))
+    return [str(finding) for finding in found if finding.severity is Severity.WARNING]
 
 
 async def back_off(failures: int, *, first_s: float = 0.05, most_s: float = 2.0) -> None:

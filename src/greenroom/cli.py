@@ -14,11 +14,11 @@ import typer
 
 from .app_path import load_agent
 from .commands.acl import acl
+from .commands.doctor import doctor
 from .options import AgentName, Embedded, Json, RedisUrl
 from .options import option as _option
-from .protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
+from .protocol.errors import GreenroomError, InvalidRequest
 from .protocol.records import Mode
-from .protocol.server import RedisServer
 from .protocol.sync_client import Client
 from .rendering import (
     RECEIPT_COLUMNS,
@@ -31,7 +31,7 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .running import option_words, run_parent, seconds, server_of, using
+from .running import option_words, run_parent, seconds, server_of, url_of, using
 from .supervisors.orders import Orders
 from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
 from .supervisors.processes import worker_names
@@ -136,12 +136,7 @@ def run(
 def _client(agent: str, redis: str | None, embedded: Path | None) -> Client:
     # Without a handler, Python prints warnings: what is wrong is said once, by the error.
     logging.getLogger("greenroom").addHandler(logging.NullHandler())
-    server = server_of(redis, embedded)
-    if isinstance(server, RedisServer):
-        if not server.find():
-            raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")
-        server = server.url
-    return Client(agent, redis=server, timeout=PATIENCE_S)
+    return Client(agent, redis=url_of(redis, embedded), timeout=PATIENCE_S)
 
 
 def _body(words: str | None, data: str | None) -> Any:
@@ -319,6 +314,7 @@ def _show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], 
 # A deployment. --------------------------------------------------------------------------------------
 
 app.command()(acl)
+app.command()(doctor)
 
 
 # The program. ---------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from .connect import DENIED, back_off, is_lost, open_connection, translate
-from .errors import GreenroomError, InvalidRequest, NotReplicated, RedisUnavailable
+from .errors import GreenroomError, InvalidRequest, NotReplicated, RedisRefused, RedisUnavailable
 from .log import log
 from .scripts import scripts
 
@@ -167,8 +167,10 @@ class Pipeline:
                         silent_s = REPLY_TIMEOUT_S if connected and isinstance(error, TimeoutError) else 0.0
                         lost_at = loop.time() - silent_s
                         log.warning("redis.lost", error=str(error))
-                    if self._patience_s is not None and loop.time() - lost_at >= self._patience_s:
-                        self._fail(translate(error))
+                    if self._patience_s is not None:
+                        why = translate(error)
+                        if isinstance(why, RedisRefused) or loop.time() - lost_at >= self._patience_s:
+                            self._fail(why)
                 elif isinstance(error, ResponseError):
                     self._fail(translate(error))
                 else:  # a reply that is no Redis protocol, say

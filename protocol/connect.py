@@ -12,19 +12,19 @@ from urllib.parse import unquote, urlsplit
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
+from .checks import Severity, server_findings
 from .errors import InvalidRequest, RedisError, RedisRefused, RedisUnavailable
 from .primary import PrimaryPool
 
 CONNECT_TIMEOUT_S = 5.0
 SENTINEL_TIMEOUT_S = 0.5  # for one of them: the next one is asked after that
 SENTINEL_PORT = 26379
-SENTINEL_SCHEME = "sentinel://"
-MINIMUM_VERSION = (6, 2)
+SENTINEL_SCHEMES = ("sentinel://", "sentinels://")
 
 # Lost, going away, loading its data, or demoted to a replica: connect again and repeat. All requests are safe to repeat.
 LOST = (
@@ -39,6 +39,11 @@ LOST = (
 # The same, where the reply is of no class of its own: what a script ran into (Redis 6.2 puts it into the script's error), a
 # blocking read or WAIT that a demotion ended or came too late for, a primary that must not write without its replicas.
 _LOST_WORDS = re.compile(r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED) |WAIT cannot be used with replica")
+# What a user may not do, also where a script ran into it.
+_DENIED_WORDS = re.compile(r"NOAUTH|WRONGPASS|NOPERM|ACL failure in script|user executing the script can't")
+# A certificate that does not convince, and why; and a server that hangs up, as one does to whom TLS is spoken wrongly.
+_UNTRUSTED_WORDS = re.compile(r"certificate verify failed: (.*?)\.?(?: \(_ssl|$)")
+_CUT_WORDS = re.compile(r"reset by peer|closed by server|Connection lost|[Bb]roken pipe|alert|EOF occurred")
 # Subclasses of ConnectionError that no repetition mends.
 DENIED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 
@@ -55,9 +60,11 @@ def connect(url: str) -> Redis:
 
     The URL is ``redis://``, ``rediss://`` or ``unix://``, or ``sentinel://[user:password@]host[:26379][,host…]/<name>[/db]``:
     connections then go to the current primary of that name. User and password are for Redis; the Sentinels get none.
+    ``rediss://`` and ``sentinels://`` are TLS, to Sentinels as to Redis; the certificates are options of the URL:
+    ``?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE``.
 
     Raises:
-        InvalidRequest: the URL is not one.
+        InvalidRequest: the URL is not one, or a file that it names cannot be used.
     """
     options: dict[str, Any] = {
         "protocol": 2,
@@ -68,14 +75,31 @@ def connect(url: str) -> Redis:
         "decode_responses": False,
     }
     try:
-        if url.startswith(SENTINEL_SCHEME):
-            return _connect_sentinel(url.removeprefix(SENTINEL_SCHEME), options)
-        return Redis.from_url(url, **options)
-    except (ValueError, TypeError) as error:
-        raise InvalidRequest(f"not a Redis URL: {without_password(url)} ({error})") from None
+        redis = _connect_sentinel(url, options) if url.startswith(SENTINEL_SCHEMES) else Redis.from_url(url, **options)
+        _try_options(redis)
+        return redis
+    except (ValueError, TypeError, OSError, redis_errors.RedisError) as error:
+        why = re.sub(r".*unexpected keyword argument", "it has no option", str(error))
+        raise InvalidRequest(f"not a Redis URL: {without_password(url)} ({why})") from None
 
 
-def _connect_sentinel(rest: str, options: dict[str, Any]) -> Redis:
+def _try_options(redis: Redis) -> None:
+    """Make a connection, without connecting: options that are none, and certificates that cannot be read, are known by then."""
+    connection: Any = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    if isinstance(connection, SSLConnection):
+        connection.ssl_context.get()
+
+
+def _connect_sentinel(url: str, options: dict[str, Any]) -> Redis:
+    scheme, _, rest = url.partition("://")
+    tls: dict[str, Any] = {}
+    if scheme == "sentinels":
+        rest, _, query = rest.partition("?")
+        said: dict[str, Any] = {**parse_url(f"rediss://?{query}")}
+        del said["connection_class"]
+        if not all(name.startswith("ssl_") for name in said):
+            raise ValueError("want no options but those of TLS, which begin with ssl_")
+        tls = {"ssl": True, **said}
     authority, _, path = rest.partition("/")
     login, _, hosts = authority.rpartition("@")
     user, _, password = map(unquote, login.partition(":"))
@@ -88,28 +112,32 @@ def _connect_sentinel(rest: str, options: dict[str, Any]) -> Redis:
     limits = {"socket_connect_timeout": SENTINEL_TIMEOUT_S, "socket_timeout": SENTINEL_TIMEOUT_S}
     asked = Sentinel(  # type: ignore[no-untyped-call]
         [(sentinel.hostname, sentinel.port or SENTINEL_PORT) for sentinel in sentinels],
-        sentinel_kwargs={"protocol": 2, "retry": Retry(NoBackoff(), 0), **limits},
+        sentinel_kwargs={"protocol": 2, "retry": Retry(NoBackoff(), 0), **limits, **tls},
     )
     access = {"username": user or None, "password": password or None, "db": int(db or 0)}
-    return Redis.from_pool(PrimaryPool(unquote(name), asked, **options, **access))
+    return Redis.from_pool(PrimaryPool(unquote(name), asked, **options, **access, **tls))
 
 
 def without_password(url: str) -> str:
     """The URL as it may be shown: with any password replaced."""
     try:
-        if not url.startswith(SENTINEL_SCHEME):  # whether urlsplit takes several hosts depends on the Python
+        if not url.startswith(SENTINEL_SCHEMES):  # whether urlsplit takes several hosts depends on the Python
             urlsplit(url)
     except ValueError:
         return "(a URL that cannot be read)"
     shown = re.sub(r"(?<=://)([^/?#:@]*):[^/?#]*@", r"\1:***@", url, count=1)
-    return re.sub(r"(?<=[?&]password=)[^&#]*", "***", shown)
+    return re.sub(r"([?&](?:ssl_)?password=)[^&#]*", r"\1***", shown)
 
 
 def translate(error: BaseException) -> RedisError:
     """The greenroom error for one that redis-py raised."""
     message = str(error).rstrip(".") or type(error).__name__
-    if isinstance(error, DENIED) or "NOAUTH" in message or "WRONGPASS" in message or "NOPERM" in message:
+    if isinstance(error, (*DENIED, redis_errors.NoPermissionError)) or _DENIED_WORDS.search(message):
         return RedisRefused(f"Redis refuses access: {message}. Check the URL's user and password, and the ACL")
+    if untrusted := _UNTRUSTED_WORDS.search(message):
+        return RedisRefused(f"Redis' certificate is not accepted: {untrusted[1]}. Check the URL's host and ssl_ca_certs")
+    if _CUT_WORDS.search(message):
+        message += " (if it wants TLS: rediss://, and a client certificate if it wants one)"
     if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
     return RedisRefused(f"Redis refuses: {message}")
@@ -123,18 +151,27 @@ async def open_connection(redis: Redis) -> AsyncIterator[AbstractConnection]:
     """
     pool = redis.connection_pool
     connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]
+    transport = None
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # redis-py limits the socket's connect only, not what it says then
-            await connection.connect()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):  # redis-py limits the socket's connect only, not what it says then
+                await connection.connect()
+        except TimeoutError:
+            tls = " to TLS" if isinstance(connection, SSLConnection) else ""
+            raise TimeoutError(f"no answer{tls} within {CONNECT_TIMEOUT_S:g} s") from None
+        transport = connection._writer.transport
         if isinstance(pool, PrimaryPool):
             pool.follow(connection)
         yield connection
     finally:
         if isinstance(pool, PrimaryPool):
             pool.leave(connection)
-        # Drops the socket without a handshake: cancellation must not wait for a server that is gone.
+        # Drops the socket without a handshake: cancellation must not wait for a server that is gone. Also one that redis-py has
+        # closed on an error: over TLS it would wait for half a minute for the other side to say goodbye.
         if connection._writer is not None:
-            connection._writer.transport.abort()
+            transport = connection._writer.transport
+        if transport is not None:
+            transport.abort()
         connection._close()
 
 
@@ -143,22 +180,22 @@ async def check_server(redis: Redis) -> list[str]:
 
     Raises:
         RedisUnavailable: not reached.
-        RedisRefused: no access, older than 6.2, or with an eviction policy that drops keys.
+        RedisRefused: no access, older than 6.2, with an eviction policy that drops keys, or unable to write.
     """
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            info = await redis.info("everything")
+            info = await redis.info()
+    except redis_errors.NoPermissionError:
+        return [
+            "this user may not ask Redis how it is set up (INFO): its version, eviction policy and persistence are not checked"
+        ]
     except Exception as error:
         raise translate(error) from None
-    version = str(info.get("redis_version", "0"))
-    if tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_VERSION:
-        raise RedisRefused(f"Redis {version} is too old: greenroom needs 6.2 or newer")
-    policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory") and policy != "noeviction":
-        raise RedisRefused(f"Redis may drop keys (maxmemory-policy {policy}): set it to noeviction")
-    if info.get("aof_enabled"):
-        return []
-    return ["Redis keeps no append-only file: a restart of it forgets what came after its last snapshot, stops included"]
+    found = server_findings(info)
+    for finding in found:
+        if finding.severity is Severity.ERROR:
+            raise RedisRefused(str(finding))
+    return [str(finding) for finding in found if finding.severity is Severity.WARNING]
 
 
 async def back_off(failures: int, *, first_s: float = 0.05, most_s: float = 2.0) -> None:

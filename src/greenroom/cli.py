@@ -13,11 +13,13 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast
 import typer
 
 from .app_path import load_agent, load_function
+from .commands.acl import acl
+from .commands.doctor import doctor
+from .options import AgentName, Embedded, Json, RedisUrl
+from .options import option as _option
 from .protocol.asks import no_reply
-from .protocol.client import DEFAULT_REDIS
-from .protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
+from .protocol.errors import GreenroomError, InvalidRequest
 from .protocol.records import Kind, Mode
-from .protocol.server import RedisServer
 from .protocol.sync_client import Client
 from .rendering import (
     RECEIPT_COLUMNS,
@@ -32,7 +34,7 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .running import URL_VARIABLE, option_words, run_parent, seconds, server_of, using
+from .running import option_words, run_parent, seconds, server_of, url_of, using
 from .supervisors.orders import Orders
 from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
 from .supervisors.processes import worker_names
@@ -65,20 +67,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
-AgentName = Annotated[str, _option("--agent", envvar="GREENROOM_AGENT", help="The agent's name.", metavar="NAME")]
-RedisUrl = Annotated[
-    str | None,
-    _option("--redis", metavar="URL", help=f"Where Redis is; else ${URL_VARIABLE}, else {DEFAULT_REDIS}."),
-]
-Embedded = Annotated[
-    Path | None,
-    _option("--embedded", metavar="DIR", help="Use the embedded Redis of this directory; run starts it if need be."),
-]
-Json = Annotated[bool, _option("--json", help="Print JSON, one value a line.")]
 Room = Annotated[str, typer.Argument(metavar="ROOM", show_default=False)]
 Rooms = Annotated[list[str] | None, typer.Argument(metavar="ROOM", show_default=False)]
 Text = Annotated[
@@ -187,12 +175,7 @@ def relay(
 def _client(agent: str, redis: str | None, embedded: Path | None) -> Client:
     # Without a handler, Python prints warnings: what is wrong is said once, by the error.
     logging.getLogger("greenroom").addHandler(logging.NullHandler())
-    server = server_of(redis, embedded)
-    if isinstance(server, RedisServer):
-        if not server.find():
-            raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")
-        server = server.url
-    return Client(agent, redis=server, timeout=PATIENCE_S)
+    return Client(agent, redis=url_of(redis, embedded), timeout=PATIENCE_S)
 
 
 def _body(words: str | None, data: str | None) -> Any:
@@ -374,6 +357,12 @@ def _show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], 
             typer.echo(to_json(record))
     else:
         show_table(columns, map(row, records))
+
+
+# A deployment. --------------------------------------------------------------------------------------
+
+app.command()(acl)
+app.command()(doctor)
 
 
 # The program. ---------------------------------------------------------------------------------------

@@ -32,6 +32,20 @@ def server_of(redis: str | None, embedded: Path | None) -> str | RedisServer:
     return RedisServer(embedded)
 
 
+def url_of(redis: str | None, embedded: Path | None) -> str:
+    """The URL that the options name, of an embedded server only if it runs.
+
+    Raises:
+        RedisUnavailable: it does not.
+    """
+    server = server_of(redis, embedded)
+    if isinstance(server, str):
+        return server
+    if not server.find():
+        raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")
+    return server.url
+
+
 def using(server: str | RedisServer) -> contextlib.AbstractContextManager[str]:
     """The URL of what ``server_of`` has named; an embedded server is started, and ended with the block."""
     return contextlib.nullcontext(server) if isinstance(server, str) else _serving(server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,16 @@ def option(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
+class LogLevel(StrEnum):
+    """From which level on ``run`` logs."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Room = Annotated[str, typer.Argument(metavar="ROOM", show_default=False)]
 AgentName = Annotated[str, option("--agent", envvar="GREENROOM_AGENT", help="The agent's name.", metavar="NAME")]
 RedisUrl = Annotated[
     str | None,

@@ -7,8 +7,8 @@ import json
 import math
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -18,6 +18,8 @@ from rich.text import Text
 
 from .protocol.records import AgentStatus, Hold, Kind, Output, Receipt, RoomStatus, text
 from .supervisors.process import complain
+
+R = TypeVar("R")
 
 ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "processing", "attempt", "error")
 RECEIPT_COLUMNS = ("room", "mode", "outcome", "message", "at", "cid")
@@ -67,6 +69,15 @@ def show_facts(facts: Mapping[str, Any]) -> None:
     else:
         for name, value in facts.items():
             typer.echo(f"{name}: {cell(value)}")
+
+
+def show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], Sequence[Any]], as_json: bool) -> None:
+    """A table of records; with ``as_json`` each of them as JSON, a line each."""
+    if as_json:
+        for record in records:
+            typer.echo(to_json(record))
+    else:
+        show_table(columns, map(row, records))
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

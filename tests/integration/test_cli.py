@@ -291,10 +291,10 @@ def test_ask_on_a_terminal_that_times_out_ends_the_line_and_exits_with_1(
 
 def test_a_full_queue_refuses_the_message(shell: Shell, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(client.agent, redis=os.environ["GREENROOM_REDIS_URL"], queue_limit=1) as narrow:
-        monkeypatch.setattr("greenroom.cli.Client", lambda *args, **options: narrow)
+        monkeypatch.setattr("greenroom.commands.clients.Client", lambda *args, **options: narrow)
         shell("send", "42", "one")
     with Client(client.agent, redis=os.environ["GREENROOM_REDIS_URL"], queue_limit=1) as narrow:
-        monkeypatch.setattr("greenroom.cli.Client", lambda *args, **options: narrow)
+        monkeypatch.setattr("greenroom.commands.clients.Client", lambda *args, **options: narrow)
         assert "not accepted" in shell.refused("send", "42", "two", code=1)
 
 
@@ -530,7 +530,7 @@ def test_help_is_what_the_bare_command_prints(shell: Shell) -> None:
 def test_a_redis_that_cannot_be_reached_is_one_line_and_exit_code_3(
     command: list[str], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("greenroom.cli.PATIENCE_S", 0.2)
+    monkeypatch.setattr("greenroom.commands.clients.PATIENCE_S", 0.2)
     assert "cannot be reached" in shell.refused(*command, "--redis", "redis://ann:secret@127.0.0.1:1", code=3)
 
 

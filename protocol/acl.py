@@ -18,22 +18,23 @@ class Role(StrEnum):
     """What a user of the agent's is for."""
 
     WORKER = "worker"  # runs rooms
-    OPERATOR = "operator"  # sends, signals, discards, requeues, and all that an observer does
+    OPERATOR = "operator"  # sends, signals, discards, requeues, drops, and all that an observer does
     OBSERVER = "observer"  # reads, and changes nothing
 
 
 _READS = (
     *("ping", "select", "time", "acl|whoami", "multi", "discard"),  # the last two: what doctor finds out rights with
-    *("exists", "get", "hget", "hgetall", "hmget", "scard", "smembers", "zcard", "zrange", "zscan"),
+    *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "hscan"),
+    *("scard", "sismember", "smembers", "zcard", "zrange", "zscan"),
     *("xlen", "xpending", "xrange", "xread", "xrevrange", "subscribe", "unsubscribe"),
 )
 _SENDS = (
     *("evalsha", "script|load", "publish", "wait", "info"),
-    *("expire", "hdel", "hset", "persist", "sadd", "set", "srem", "unlink"),
-    *("xack", "xadd", "xdel", "zadd", "zrem"),
+    *("expire", "hdel", "hset", "hsetnx", "persist", "sadd", "set", "srem", "unlink"),
+    *("xack", "xadd", "xdel", "xtrim", "zadd", "zrem"),
 )
 _WORKS = (
-    *("del", "hsetnx", "pexpire", "xclaim", "xreadgroup"),
+    *("del", "pexpire", "xclaim", "xreadgroup"),
     *("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xinfo|groups"),
 )
 
@@ -88,15 +89,18 @@ def _word(text: str) -> str:
 
 # What each command is tried with: a dot stands for a key of the agent, and for a channel.
 _TRIED_WITH = {
-    **dict.fromkeys(("exists", "get", "hgetall", "scard", "smembers", "zcard", "xlen", "subscribe", "unsubscribe"), "."),
+    **dict.fromkeys(
+        ("exists", "get", "hgetall", "hkeys", "scard", "smembers", "zcard", "xlen", "subscribe", "unsubscribe"), "."
+    ),
     **dict.fromkeys(("del", "persist", "unlink", "xinfo|groups"), "."),
-    **dict.fromkeys(("hget", "hmget", "hdel", "sadd", "srem", "zrem", "publish", "xpending", "xinfo|consumers"), ". 1"),
+    **dict.fromkeys(("hget", "hexists", "hmget", "hdel", "sadd", "sismember", "srem", "zrem"), ". 1"),
+    **dict.fromkeys(("publish", "xpending", "xinfo|consumers"), ". 1"),
     **dict.fromkeys(("expire", "pexpire", "set"), ". 1"),
     **dict.fromkeys(("hset", "hsetnx", "zadd"), ". 1 1"),
     **dict.fromkeys(("xrange", "xrevrange"), ". - +"),
     "select": "0",
     "zrange": ". 0 0",
-    "zscan": ". 0",
+    **dict.fromkeys(("hscan", "zscan"), ". 0"),
     "xread": "STREAMS . 0",
     "evalsha": "0 1 .",
     "script|load": "return",
@@ -107,6 +111,7 @@ _TRIED_WITH = {
     "xclaim": ". 1 1 0 0",
     "xgroup|create": ". 1 0",
     "xgroup|delconsumer": ". 1 1",
+    "xtrim": ". MAXLEN 1",
     "xreadgroup": "GROUP 1 1 STREAMS . >",
 }
 

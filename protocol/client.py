@@ -77,8 +77,8 @@ class AsyncClient:
         timeout: seconds for which a call waits for a Redis that cannot be reached, before RedisUnavailable.
         queue_limit: messages that may wait in one room; ``send`` refuses more.
         by: who signals, for the operator to see; the user and host by default.
-        durability: sends, signals, discards and requeues return when replicas have them, or raise NotReplicated; by default
-            they return when the primary has them.
+        durability: sends, signals, discards, requeues and drops return when replicas have them, or raise NotReplicated; by
+            default they return when the primary has them.
 
     It uses two connections, however many rooms are asked and followed. Any call may raise RedisUnavailable or RedisRefused.
     """
@@ -259,6 +259,18 @@ class AsyncClient:
         if answer is None:
             raise NotFound(f"no dead letter {letter_id}")
         return _confirmed(answer, short)
+
+    async def drop(self, letter_id: str) -> None:
+        """Drop a dead letter for good: it cannot be put back.
+
+        Raises:
+            NotFound: there is no such dead letter.
+            NotReplicated: with ``durability``: it was dropped, and may be there again.
+        """
+        answer, short = await _durably(self._store.drop(_check_entry(letter_id, "dead letter"), uuid.uuid4().hex))
+        if answer.word == "unknown":
+            raise NotFound(f"no dead letter {letter_id}")
+        _confirmed(None, short)
 
     async def dead_letters(self) -> AsyncIterator[DeadLetter]:
         """The dead letters, oldest first."""

@@ -66,6 +66,7 @@ class EventKind(StrEnum):
     MESSAGE_DEAD = "message.dead"
     MESSAGE_DISCARDED = "message.discarded"
     MESSAGE_REQUEUED = "message.requeued"
+    MESSAGE_DROPPED = "message.dropped"
     SIGNAL_APPLIED = "signal.applied"
     SIGNAL_DEFERRED = "signal.deferred"
     SIGNAL_MALFORMED = "signal.malformed"
@@ -156,7 +157,7 @@ class Hold(Record):
 
 
 class DeadLetter(Record):
-    """A message that failed for good. ``id`` is what ``requeue`` takes."""
+    """A message that failed for good. ``id`` is what ``requeue`` and ``drop`` take."""
 
     id: str
     room: str

@@ -158,6 +158,9 @@ class Client:
     def requeue(self, letter_id: str) -> tuple[str, int]:
         return self._run(self._client.requeue(letter_id))
 
+    def drop(self, letter_id: str) -> None:
+        self._run(self._client.drop(letter_id))
+
     def dead_letters(self) -> Iterator[DeadLetter]:
         return self._iterate(self._client.dead_letters())
 

@@ -42,6 +42,7 @@ Place = tuple[int, int]
 _OF_THE_AGENT = (
     EventKind.MESSAGE_DISCARDED,
     EventKind.MESSAGE_REQUEUED,
+    EventKind.MESSAGE_DROPPED,
     EventKind.SIGNAL_APPLIED,
     EventKind.SIGNAL_MALFORMED,
     EventKind.WORKER_JOINED,

@@ -20,7 +20,7 @@ from greenroom.cli import execute
 from greenroom.protocol.acl import Role, command_line, user_name
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer, find_cli
-from integration.agents import Director, abandon, wait_event, wait_output
+from integration.agents import Director, abandon, eventually, wait_event, wait_output
 from integration.servers import server_executables
 
 from helpers import unique
@@ -126,6 +126,8 @@ def test_a_worker_lives_a_whole_life_as_its_user_and_an_operator_does_all_that_c
         wait_output(client, "dead", lambda output: output.kind is Kind.DEAD)
         [letter] = client.dead_letters()
         client.requeue(letter.id)
+        dead_again = eventually(lambda: list(client.dead_letters()), "it dies once more")
+        client.drop(dead_again[0].id)
         client.stop("held")
         client.discard("held", client.send("held", "dropped"))
         client.send("adopted", "wait")
@@ -276,6 +278,7 @@ def test_an_observer_cannot_signal_send_or_change_a_key(secured: Secured, client
             lambda: observer.interrupt("42"),
             lambda: observer.discard("42", message),
             lambda: observer.requeue("1-0"),
+            lambda: observer.drop("1-0"),
         ):
             with pytest.raises(RedisRefused, match="refuses access"):
                 act()

@@ -15,8 +15,9 @@ from . import codec
 from .errors import RedisRefused, UnknownMode
 
 VERSION = 1
-_NUMBER = re.compile(r"[0-9]{1,18}(-0)?")
+NUMBER = re.compile(r"[0-9]{1,18}(-0)?")  # an id or a count, as text
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 
 
 class Mode(StrEnum):
@@ -192,12 +193,17 @@ class Event(Record):
 
 
 class AgentStatus(Record):
-    """An agent as a whole; the numbers count rooms, but ``dead`` counts messages."""
+    """An agent as a whole; the numbers count rooms, but ``dead`` counts messages.
+
+    ``waiting`` rooms may run and do not: they are queued, or wait for a retry. ``oldest`` is since when the oldest cycle runs.
+    """
 
     agent: str
     hold: Hold | None
     rooms: int
+    waiting: int
     processing: int
+    oldest: dt.datetime | None
     held: int
     dead: int
     workers: tuple[str, ...]
@@ -275,15 +281,24 @@ def read_output(output_id: bytes, entry: Mapping[bytes, bytes]) -> Output:
     return Output.model_validate({**row, "id": text(output_id), "message": read_id(row["message"]), "body": body})
 
 
+def time_of_entry(entry: str) -> dt.datetime:
+    """The server's time in the id that it gave to a stream's entry."""
+    return _EPOCH + dt.timedelta(milliseconds=min(read_id(entry), _LAST_MS))
+
+
+def time_of_tick(value: int) -> dt.datetime:
+    """The server's time at a value of the logical clock, which is never behind it: a ticket, or a worker's incarnation."""
+    return _EPOCH + dt.timedelta(microseconds=min(value, _LAST_MS * 1000))
+
+
 def read_event(event_id: bytes, entry: Mapping[bytes, bytes]) -> Event:
     """An event from its stream entry, whatever that says: a number that is none stays among the details."""
     row = {text(name): text(value) for name, value in entry.items()}
     named: dict[str, Any] = {name: row.pop(name) for name in ("room", "worker", "mode", "error", "code") if row.get(name)}
     for name in ("message", "ticket", "attempt"):
-        if _NUMBER.fullmatch(row.get(name, "")):
+        if NUMBER.fullmatch(row.get(name, "")):
             named[name] = read_id(row.pop(name))
-    at = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=min(read_id(text(event_id)), _LAST_MS))
-    return Event(id=text(event_id), kind=row.pop("event", ""), at=at, **named, details=row)
+    return Event(id=text(event_id), kind=row.pop("event", ""), at=time_of_entry(text(event_id)), **named, details=row)
 
 
 def read_receipts(data: bytes) -> list[Receipt]:

@@ -9,13 +9,15 @@ from typing import NoReturn, cast
 import typer
 
 from .commands.acl import acl
+from .commands.dead import dead
 from .commands.doctor import doctor
+from .commands.keys import keys
 from .commands.messages import ask, discard, send
 from .commands.relay import relay
-from .commands.rooms import rooms, status
+from .commands.rooms import rooms, status, workers
 from .commands.run import run
 from .commands.signals import interrupt, pause, play, stop
-from .commands.tail import tail
+from .commands.tail import signals, tail
 from .protocol.errors import GreenroomError
 from .supervisors.process import Exit, ExitCode, complain, exit_code
 
@@ -29,13 +31,21 @@ app = typer.Typer(
     help="Supervised rooms: durable, interruptible conversations on Pykka and Redis.",
     epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 Redis cannot be used; of run and relay also 5 too many restarts; "
     "of run 4 superseded by a newer worker, 6 Redis has lost its data; of the others also 130 interrupted.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (run, relay, send, ask, discard, interrupt, stop, pause, play, status, rooms, tail, acl, doctor):
-    app.command()(command)
+COMMANDS = {
+    "Run": (run, relay),
+    "Messages": (send, ask, discard),
+    "Signals": (interrupt, stop, pause, play),
+    "How it is": (status, rooms, workers, tail, signals),
+    "A deployment": (acl, doctor, keys),
+}
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(dead, name="dead", rich_help_panel="Messages")
 
 
 def execute(arguments: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,8 @@ from ..protocol.asks import no_reply
 from ..protocol.errors import InvalidRequest
 from ..protocol.records import Kind
 from ..rendering import show_json, show_stream, to_json
+from ..supervisors.process import ExitCode
+from .bulk import send_file
 from .clients import client_of
 
 Text = Annotated[
@@ -34,20 +37,37 @@ def _body(words: str | None, data: str | None) -> Any:
 
 
 def send(
-    room: Room,
     agent: AgentName,
+    room: Annotated[str | None, typer.Argument(metavar="ROOM", show_default=False)] = None,
     text: Text = None,
     data: Data = None,
     key: Key = None,
+    file: Annotated[
+        Path | None,
+        option("--file", metavar="FILE", help='Send each line of a file, - for stdin: {"room": …, "body": …, "key": …}.'),
+    ] = None,
+    strict: Annotated[bool, option("--strict", help="With --file: send nothing after a line that is refused.")] = False,
     redis: RedisUrl = None,
     embedded: Embedded = None,
     as_json: Json = False,
-) -> None:
-    """Send a message to a room; print its id. A last line break of stdin is left out."""
+) -> int:
+    """Send a message to a room; print its id. A last line break of stdin is left out.
+
+    With --file, lines that have a key, or get one from --key (KEY:1 and so on), are not sent twice if the command is repeated.
+    What is refused is told by its line.
+    """
+    if file is not None:
+        if (room, text, data) != (None, None, None):
+            raise InvalidRequest("--file has the rooms and what to send: name neither beside it")
+        with client_of(agent, redis, embedded) as client:
+            return send_file(client, file, key, strict=strict, as_json=as_json)
+    if room is None or strict:
+        raise InvalidRequest("--strict is for --file" if strict else "name a room and what to send, or --file")
     body = _body(text, data)
     with client_of(agent, redis, embedded) as client:
         message = client.send(room, body, key=key)
     typer.echo(to_json({"room": room, "message": message}) if as_json else message)
+    return ExitCode.OK
 
 
 def ask(

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from .inspection import entry_pages
-from .records import NUMBER, Outcome, Record, read_id, text, time_of_entry
+from .records import NUMBER, Outcome, Record, place_of, read_id, text, time_of_entry
 from .store import Store
 
 
@@ -54,11 +54,5 @@ def read_signal_entry(entry_id: bytes, entry: Mapping[bytes, bytes], cursor: str
         reason=row.get("reason", ""),
         cid=row.get("cid", "") if scripted else place,
         outcome=row["outcome"] if scripted else None,
-        read=scripted or (cursor is not None and _place_of(place) <= _place_of(cursor)),
+        read=scripted or (cursor is not None and place_of(place) <= place_of(cursor)),
     )
-
-
-def _place_of(entry: str) -> tuple[int, int]:
-    """The place of an entry among those of its stream."""
-    ms, _, seq = entry.partition("-")
-    return int(ms), int(seq)

@@ -286,6 +286,12 @@ def time_of_entry(entry: str) -> dt.datetime:
     return _EPOCH + dt.timedelta(milliseconds=min(read_id(entry), _LAST_MS))
 
 
+def place_of(entry: str) -> tuple[int, int]:
+    """The place of an entry among those of its stream."""
+    ms, _, seq = entry.partition("-")
+    return int(ms), int(seq)
+
+
 def time_of_tick(value: int) -> dt.datetime:
     """The server's time at a value of the logical clock, which is never behind it: a ticket, or a worker's incarnation."""
     return _EPOCH + dt.timedelta(microseconds=min(value, _LAST_MS * 1000))

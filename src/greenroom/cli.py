@@ -18,6 +18,7 @@ from .commands.rooms import rooms, status, workers
 from .commands.run import run
 from .commands.signals import interrupt, pause, play, stop
 from .commands.tail import signals, tail
+from .commands.top import top
 from .protocol.errors import GreenroomError
 from .supervisors.process import Exit, ExitCode, complain, exit_code
 
@@ -39,7 +40,7 @@ COMMANDS = {
     "Run": (run, relay),
     "Messages": (send, ask, discard),
     "Signals": (interrupt, stop, pause, play),
-    "How it is": (status, rooms, workers, tail, signals),
+    "How it is": (status, rooms, workers, tail, signals, top),
     "A deployment": (acl, doctor, keys),
 }
 for panel, commands in COMMANDS.items():

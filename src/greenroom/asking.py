@@ -24,7 +24,8 @@ def sure(question: str, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise InvalidRequest(f"{question} There is no terminal to ask: say --yes")
-    return typer.confirm(question, err=True)
+    typer.echo(f"{question} [y/N] ", nl=False, err=True)  # not input(): what it asks goes to stdout
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 class Advance(Protocol):

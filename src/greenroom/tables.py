@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
-GAP = "  "
+GAP, INDENT = "  ", "    "  # between cells; before a text below its row
 LEAST_TEXT = 24  # columns for a text beside the other cells
 TEXTS = ("error", "reason", "says", "do", "what")  # last columns that are texts
 # What a narrow terminal does without, the first of these first.
@@ -29,9 +28,8 @@ def lay_out(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -
     for name in SPARED:
         if _total(widths) > width and name in columns:
             widths.pop(columns.index(name), None)
-    if (over := _total(widths) - width) > 0:  # then the widest is cut
-        widest = max(widths, key=lambda place: widths[place])
-        widths[widest] = max(1, widths[widest] - over)
+    while _total(widths) > width and max(widths.values()) > 1:  # then the widest are cut
+        widths[max(widths, key=lambda place: widths[place])] -= 1
     lines = _rows(columns, widths, text, width)
     for row in rows:
         lines += _rows(row, widths, text, width)
@@ -48,6 +46,17 @@ def _rows(cells: Sequence[str], widths: dict[int, int], text: int | None, width:
         return [line.rstrip()]
     left = width - _total(widths) - len(GAP)
     if left >= LEAST_TEXT:
-        first, *more = textwrap.wrap(cells[text], left) or [""]
+        first, *more = wrap(cells[text], left)
         return [f"{line}{GAP}{first}", *(" " * (width - left) + part for part in more)]
-    return [line.rstrip(), *textwrap.wrap(cells[text], width, initial_indent="    ", subsequent_indent="    ")]
+    return [line.rstrip(), *(INDENT + part for part in wrap(cells[text], max(2, width - len(INDENT))))]
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """A text in lines of at most so many cells, broken between words where it can be."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, width)
+    return lines[1:] or lines

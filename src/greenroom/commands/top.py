@@ -21,6 +21,7 @@ from ..top.view import View
 from .clients import PATIENCE_S, store_of
 
 SNAPSHOT_ROOMS, SNAPSHOT_WIDTH = 100, 160
+LOOK_PATIENCE_S = 2.0  # after which a Redis that does not answer is told
 
 
 def top(
@@ -38,7 +39,7 @@ def top(
 
 async def _top(agent: str, url: str, interval_s: float) -> int:
     view = View()
-    async with store_of(agent, url) as store:
+    async with store_of(agent, url, LOOK_PATIENCE_S) as store:
         watch = Watch(store)
         if not (sys.stdin.isatty() and sys.stdout.isatty()) or (screen := Screen()).console.is_dumb_terminal:
             view.take(await watch.look(SNAPSHOT_ROOMS))

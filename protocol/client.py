@@ -17,7 +17,7 @@ from . import codec, inspection
 from .asks import outputs_of, reply_of
 from .connect import connect
 from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable, RelayRuns
-from .keys import Keys, check_name
+from .keys import Keys, check_name, check_room
 from .outbox import Outbox
 from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Event, Mode, Output, Receipt, RoomStatus, read_event, read_receipts, text
@@ -138,7 +138,7 @@ class AsyncClient:
 
     def room(self, room: str) -> AsyncRoomHandle:
         """A handle on one room, with the same verbs."""
-        return AsyncRoomHandle(self, check_name(room, "room"))
+        return AsyncRoomHandle(self, check_room(room))
 
     # Messages. ------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class AsyncClient:
         return (await self._enqueue(room, body, key)).id
 
     async def _enqueue(self, room: str, body: Any, key: str | None) -> Enqueued:
-        check_name(room, "room")
+        check_room(room)
         data = codec.encode(body)
         # A key of one's own must outlast the repetitions, which go on for the patience.
         ttl = USER_KEY_TTL_S if key is not None else OWN_KEY_TTL_S + int(min(self._timeout_s, USER_KEY_TTL_S))
@@ -203,7 +203,7 @@ class AsyncClient:
 
         ``after`` is the ``id`` of the last output you have seen. The outbox keeps about the last 1,000.
         """
-        check_name(room, "room")
+        check_room(room)
         start = "-" if after is None else f"({_check_entry(after, 'after')}"
         outbox = Outbox(self._open, room)
         if not follow:
@@ -222,7 +222,7 @@ class AsyncClient:
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
-        answer, short = await _durably(self._store.discard(check_name(room, "room"), message, uuid.uuid4().hex))
+        answer, short = await _durably(self._store.discard(check_room(room), message, uuid.uuid4().hex))
         if answer.word == "processing":
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
         if answer.word == "unknown":
@@ -319,7 +319,7 @@ class AsyncClient:
         if bool(rooms) == everywhere:
             raise InvalidRequest(f"{mode}: name rooms, or everywhere=True")
         for room in rooms:
-            check_name(room, "room")
+            check_room(room)
         if len(set(rooms)) != len(rooms):
             raise InvalidRequest(f"{mode}: a room is named twice")
         cid = uuid.uuid4().hex if cid is None else check_name(cid, "cid")
@@ -350,7 +350,7 @@ class AsyncClient:
 
     async def status(self, room: str) -> RoomStatus:
         """A room as it is now; a room that has nothing is one with no phase and no hold."""
-        return (await inspection.statuses(self._store, [check_name(room, "room")]))[0]
+        return (await inspection.statuses(self._store, [check_room(room)]))[0]
 
     async def rooms(self) -> AsyncIterator[RoomStatus]:
         """Every room that has work, a mode or state, in no order."""

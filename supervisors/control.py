@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 from ..actors.transitions import Signal
 from ..protocol.connect import back_off, open_connection
 from ..protocol.errors import InvalidRequest
-from ..protocol.keys import check_name
+from ..protocol.keys import check_room
 from ..protocol.log import log
 from ..protocol.records import Outcome, check_mode, fields, text
 from .rooms import RoomSignal
@@ -122,7 +122,7 @@ def read_signal(row: Mapping[str, bytes]) -> tuple[str, tuple[str, ...], dict[st
     everywhere = clean.get("everywhere", "").lower() in YES
     if ("room" in clean) == everywhere:
         raise InvalidRequest("want either room, or everywhere 1")
-    rooms = () if everywhere else (check_name(clean["room"], "room"),)
+    rooms = () if everywhere else (check_room(clean["room"]),)
     options: dict[str, Any] = {"by": clean.get("by", "redis-cli"), "reason": clean.get("reason", "")}
     if "message" in clean:
         number = clean["message"].removesuffix("-0")

@@ -17,7 +17,7 @@ from .agent import AgentSpec
 from .link import CycleLink
 from .loop import LoopThread
 from .loop_actor import LoopActor, tell
-from .runner import Aborted, Run, Runner
+from .runner import Aborted, Run, Starter
 from .slots import Slots
 from .transitions import (
     Abort,
@@ -58,7 +58,7 @@ class RoomContext:
 
     control: LoopThread
     store: Store
-    runner: Runner
+    runner: Starter
     spec: AgentSpec
     slots: Slots
     worker: str

@@ -39,6 +39,16 @@ class Run(Protocol):
         """The code has not ended in time: go on without it, and answer what became of it."""
 
 
+class Starter(Protocol):
+    """What starts the agent's code for the rooms of one worker."""
+
+    def start(self, message: Message, state: bytes | None, link: Link, report: Report) -> Run:
+        """Start a cycle's code. ``report`` is called once, on any thread."""
+
+    def start_hook(self, aborted: Aborted, state: bytes | None, report: ReportClosed) -> Run:
+        """Start the hook for an aborted cycle. ``report`` is called once, on any thread."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aborted:
     """All that a hook is told of."""
@@ -250,13 +260,13 @@ class Runner:
         return task
 
     def start(self, message: Message, state: bytes | None, link: Link, report: Report) -> Run:
-        """Start a cycle's code. ``report`` is called once, from the thread that ran it."""
+        """As ``Starter.start``."""
         run = CycleRun(self, message, state, link, report)
         self.user.post(run.begin)
         return run
 
     def start_hook(self, aborted: Aborted, state: bytes | None, report: ReportClosed) -> Run:
-        """Start the hook for an aborted cycle. ``report`` is called once."""
+        """As ``Starter.start_hook``."""
         run = HookRun(self, aborted, state, report)
         self.user.post(run.begin)
         return run

@@ -25,11 +25,18 @@ PATIENCE_S = 2.0
 
 
 def describe(
-    name: str, control: LoopThread, user: LoopThread, rooms: pykka.ActorRef[RoomSupervisor] | None, agent: object
+    name: str,
+    control: LoopThread,
+    user: LoopThread,
+    rooms: pykka.ActorRef[RoomSupervisor] | None,
+    agent: object,
+    children: Sequence[str] = (),
 ) -> str:
-    """The rooms at work with state, ticket and age, the tasks of both loops, and the stacks of all threads but this one."""
+    """The rooms at work with state, ticket and age, these lines about child processes, the tasks of both loops, and the stacks
+    of all threads but this one.
+    """
     lines = [f"dump of worker {name}, agent {agent}, pid {os.getpid()}"]
-    lines += _rooms(control, rooms)
+    lines += [*_rooms(control, rooms), *children]
     for loop in (control, user):
         lines += _tasks(loop)
     lines += _threads()

@@ -118,8 +118,6 @@ class Room(LoopActor):
 
     def _leave(self) -> None:
         """However it ends: no code of this room runs on, no timer fires, no slot is held."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._run is not None:
             self._run.abort("fenced")
         self._end_cycle()
@@ -207,6 +205,8 @@ class Room(LoopActor):
     def _end_cycle(self) -> None:
         """The cycle's code has ended, or is not waited for any more."""
         self._run = None
+        if self._timer is not None:
+            self._timer.cancel()  # what it was to end is not there any more, and the next cycle has no part in it
         if self._link is not None:
             self._link.close()
         if self._watchdog is not None:

@@ -179,13 +179,17 @@ class Child:
 
     def _start_cycle(self, ticket: int, message: list[bytes], state: bytes | None) -> None:
         self._ticket = ticket
-        self._run = self._runner.start(unpack_message(message), state, ChildLink(self, ticket), self._report)
+        self._run = self._runner.start(unpack_message(message), state, ChildLink(self, ticket), _nothing, self._report)
 
     def _start_hook(
         self, ticket: int, message: list[bytes], state: bytes | None, abort: list[Any], sent: list[bytes], code: Code
     ) -> None:
         aborted = Aborted(unpack_message(message), ticket, Abort(*abort), sent, code)
-        self._run = self._runner.start_hook(aborted, state, self._report)
+        self._run = self._runner.start_hook(aborted, state, _nothing, self._report)
+
+
+def _nothing() -> None:
+    """The worker has the time limits."""
 
 
 def _end() -> NoReturn:

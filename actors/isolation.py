@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from collections.abc import Callable
 from dataclasses import astuple
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from .interruption import Code
 from .link import Link
 from .loop import LoopThread
 from .origin import origin_of
-from .runner import MAX_ERROR_CHARS, Aborted, Report, ReportClosed, Run
+from .runner import MAX_ERROR_CHARS, Aborted, OnBegin, Report, ReportClosed, Run
 from .transitions import Cancelled, Closed, Failed, Finished
 
 START_S = 60.0  # for a child to import the agent and make it
@@ -33,9 +34,12 @@ END_S = 2.0  # for all children to be dead, once they are killed
 class ChildRun:
     """One cycle's code in a child, or on its way there. On the control loop, but for ``abort``. It reports exactly once."""
 
-    def __init__(self, pool: ChildPool, message: Message, state: bytes | None, link: Link, report: Report) -> None:
+    def __init__(
+        self, pool: ChildPool, message: Message, state: bytes | None, link: Link, on_begin: OnBegin, report: Report
+    ) -> None:
         self._pool = pool
         self._link = link
+        self._on_begin = on_begin
         self._report = report
         self._frame = ("cycle", link.ticket, pack_message(message), state)
         self._child: ChildProcess | None = None
@@ -47,11 +51,12 @@ class ChildRun:
 
     def begin(self, child: ChildProcess) -> None:
         self._child = child
+        self._on_begin()
         child.send(*self._frame)
 
     def abort(self, why: str) -> None:
         self._link.ended = self._link.ended or why
-        self._pool.control.post(self._abort, why)
+        self._pool.on_control(self._abort, why)
 
     def _abort(self, why: str) -> None:
         if self._aborted or self._over:
@@ -129,8 +134,9 @@ class ChildRun:
 class ChildHook:
     """``on_interrupt`` or ``on_stop`` of one cycle, in a child. It reports exactly once."""
 
-    def __init__(self, pool: ChildPool, aborted: Aborted, state: bytes | None, report: ReportClosed) -> None:
+    def __init__(self, pool: ChildPool, aborted: Aborted, state: bytes | None, on_begin: OnBegin, report: ReportClosed) -> None:
         self._pool = pool
+        self._on_begin = on_begin
         self._aborted = aborted
         self._report = report
         message, abort = pack_message(aborted.message), astuple(aborted.abort)
@@ -141,10 +147,11 @@ class ChildHook:
 
     def begin(self, child: ChildProcess) -> None:
         self._child = child
+        self._on_begin()
         child.send(*self._frame)
 
     def abort(self, why: str) -> None:
-        self._pool.control.post(self.leave)
+        self._pool.on_control(self.leave)
 
     def leave(self) -> Code:
         if not self._over:
@@ -235,18 +242,25 @@ class ChildPool:
 
     # A runner. ------------------------------------------------------------------------------------
 
-    def start(self, message: Message, state: bytes | None, link: Link, report: Report) -> Run:
-        run = ChildRun(self, message, state, link, report)
+    def start(self, message: Message, state: bytes | None, link: Link, on_begin: OnBegin, report: Report) -> Run:
+        run = ChildRun(self, message, state, link, on_begin, report)
         self._waiting.append(run)
         self._serve()
         return run
 
-    def start_hook(self, aborted: Aborted, state: bytes | None, report: ReportClosed) -> Run:
-        """It has a time limit, so it comes before cycles that wait for a child."""
-        hook = ChildHook(self, aborted, state, report)
+    def start_hook(self, aborted: Aborted, state: bytes | None, on_begin: OnBegin, report: ReportClosed) -> Run:
+        """It comes before the cycles that wait for a child, as it ends one that has begun."""
+        hook = ChildHook(self, aborted, state, on_begin, report)
         self._waiting.appendleft(hook)
         self._serve()
         return hook
+
+    def on_control(self, call: Callable[..., object], *args: Any) -> None:
+        """Now, if this is the control loop."""
+        if self.control.is_current:
+            call(*args)
+        else:
+            self.control.post(call, *args)
 
     def withdraw(self, run: ChildRun | ChildHook) -> None:
         """It does not wait for a child any more."""

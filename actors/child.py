@@ -60,16 +60,22 @@ def _die_with_worker(lifeline: int) -> None:
 
 
 def _let_worker_decide() -> None:
-    """Service managers tell all processes at once to end; here the worker does, when its cycles have had their time."""
-    own = os.getpid()
+    """Service managers tell all processes at once to end; here the worker does, when its cycles have had their time. What the
+    agent's code forks or starts is ended as usual.
+    """
 
     def told_to_end(number: int, _frame: object) -> None:
-        if os.getpid() != own:  # a fork that the agent's code has made
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
+        pass
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    def be_as_usual() -> None:
+        for number in numbers:
+            if signal.getsignal(number) is told_to_end:
+                signal.signal(number, signal.SIG_DFL)
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
         signal.signal(number, told_to_end)
+    os.register_at_fork(after_in_child=be_as_usual)
 
 
 class ChildLink:

@@ -123,7 +123,7 @@ class Function(Agent):
             with cycle.shield():
                 return [cycle.step("sum", sum, [1, 2]), os.getpid()]
         if message.body in ("sleep", "swallow"):
-            cycle.send(["begun", os.getpid()])
+            cycle.stream(["begun", os.getpid()])  # as in hang()
         if message.body == "sleep":
             while not cycle.cancelled:
                 time.sleep(LOOK_S)

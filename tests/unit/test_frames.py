@@ -25,7 +25,7 @@ MOST = 1000
 
 
 def test_frames_come_out_as_they_went_in_however_their_bytes_are_cut() -> None:
-    frames = [["push", 7, b"\x01" * 100], ["finished", 7, b"", b"="], ["ready"]]
+    frames: list[list[Any]] = [["push", 7, b"\x01" * 100], ["finished", 7, b"", b"="], ["ready"]]
     data = b"".join(pack(*frame) for frame in frames)
     for size in (1, 3, 50, len(data)):
         taken = Frames(MOST)

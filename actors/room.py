@@ -174,6 +174,7 @@ class Room(LoopActor):
 
     def _claim(self, effect: Claim) -> None:
         context = self._context
+        self._end_cycle()
         if not self._has_slot:  # woken by a signal or a new entry, not by its turn
             self._has_slot = True
             context.slots.take()
@@ -224,6 +225,8 @@ class Room(LoopActor):
         tell(self.actor_ref, Refused(ticket, why))
 
     def _abort(self, effect: Abort) -> None:
+        if effect.why == "overdue":
+            log.warning("cycle.overdue", room=self.room, ticket=effect.ticket, after_s=self._context.spec.max_cycle_s)
         if self._run is not None:
             self._run.abort(effect.why)
         self._after(self._context.spec.abort_timeout_s, partial(self._leave_code, effect.ticket))

@@ -63,6 +63,13 @@ class Discarded(NoReply):
     """The message was dropped by an operator."""
 
 
+class ReplyLost(NoReply):
+    """The message has ended, and its reply, or part of it, was gone before it was read.
+
+    The outbox keeps about 1,000 outputs of a room; and a Redis that is not durable may lose them.
+    """
+
+
 class AskTimeout(NoReply, TimeoutError):
     """No reply in time. The message is still in the queue and will be handled."""
 

@@ -35,11 +35,11 @@ class Wakeups:
         name, event = channel.encode(), asyncio.Event()
         first = name not in self._watched
         self._watched.setdefault(name, set()).add(event)
-        if self._task is None:
-            self._task = asyncio.create_task(self._keep_listening(), name="greenroom-wakeups")
-        elif first:
-            await self._tell("SUBSCRIBE", name)
         try:
+            if self._task is None:
+                self._task = asyncio.create_task(self._keep_listening(), name="greenroom-wakeups")
+            elif first:
+                await self._tell("SUBSCRIBE", name)
             yield event
         finally:
             self._watched[name].discard(event)

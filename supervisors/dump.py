@@ -128,13 +128,23 @@ def _threads() -> list[str]:
     lines = [f"threads: {len(frames)}"]
     for ident, frame in frames:
         lines.append(f"  thread {names.get(ident, 'of no name')} ({ident})")
-        lines += _stack([each for each, _ in traceback.walk_stack(frame)][::-1])
+        lines += _stack(_frames(frame))
     return lines
 
 
-def _stack(frames: list[FrameType]) -> list[str]:
+def stack_of(ident: int | None, depth: int = DEPTH) -> list[str]:
+    """Where the thread with this id stands: lines of its ``depth`` innermost frames, the innermost last."""
+    frame = sys._current_frames().get(ident or 0)
+    return _stack(_frames(frame), depth) if frame is not None else []
+
+
+def _frames(innermost: FrameType) -> list[FrameType]:
+    return [frame for frame, _ in traceback.walk_stack(innermost)][::-1]
+
+
+def _stack(frames: list[FrameType], depth: int = DEPTH) -> list[str]:
     """Lines of the frames, the innermost last."""
-    summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames[-DEPTH:])
+    summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames[-depth:])
     lines = []
     for frame in summary:
         lines.append(f"    {frame.filename}:{frame.lineno} in {frame.name}")

@@ -22,6 +22,7 @@ end
 local claims = h.claims or ''
 if (' ' .. claims .. ' '):find(' ' .. request .. ' ', 1, true) then return { 'lost', '' } end
 h.claims = (request .. ' ' .. claims):sub(1, CLAIMS_BYTES)
+h.owner = worker -- also of a room that is told to wait, and in the events of what is found here
 if h.cycle then bury(h) end
 local answer = take(h, { request = request, worker = worker, max_attempts = ARGV[6], shielded = ARGV[7] })
 if answer[1] == 'grant' then answer[8] = call('GET', room_key(room) .. ':state') end

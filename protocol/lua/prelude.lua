@@ -81,6 +81,12 @@ end
 
 local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', EVENTS_MAX, '*', 'event', kind, ...) end
 
+-- Of a message, or a cycle of it, with the worker that has the room at this instant, if one has.
+local function cycle_event(kind, h, id, ticket, ...)
+  if h.owner then event(kind, 'room', h.room, 'message', id, 'ticket', ticket, 'worker', h.owner, ...)
+  else event(kind, 'room', h.room, 'message', id, 'ticket', ticket, ...) end
+end
+
 -- Appends one entry to the room's outbox. The publication is only a hint that wakes readers.
 local function output(room, kind, message, ticket, seq, body, ...)
   local box = room_key(room) .. ':outbox'
@@ -181,7 +187,7 @@ end
 -- An interrupted message is consumed: it is never replayed. `code` is what became of the agent's code, where that is known.
 local function consume(h, id, ticket, seq, code)
   output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'interrupt')
-  event('cycle.interrupted', 'room', h.room, 'message', id, 'ticket', ticket, 'code', code or '')
+  cycle_event('cycle.interrupted', h, id, ticket, 'code', code or '')
   end_message(h, id)
 end
 
@@ -227,7 +233,7 @@ local function dead_letter(h, id, fields, error)
   call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error,
     'died_at', now, unpack(fields))
   output(h.room, 'dead', id, ticket, 0, '', 'error', error)
-  event('message.dead', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error)
+  cycle_event('message.dead', h, id, ticket, 'attempts', h.attempt or 0, 'error', error)
   end_message(h, id)
 end
 
@@ -240,10 +246,10 @@ local function bury(h)
     if abort then
       h.attempt = h.attempt - 1
       output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'stop')
-      event('cycle.stopped', 'room', h.room, 'message', id, 'ticket', ticket)
+      cycle_event('cycle.stopped', h, id, ticket)
     else
       output(h.room, 'failed', id, ticket, seq, '', 'error', h.last_error)
-      event('cycle.crashed', 'room', h.room, 'message', id, 'ticket', ticket, 'attempt', h.attempt)
+      cycle_event('cycle.crashed', h, id, ticket, 'attempt', h.attempt)
     end
   end
   end_cycle(h)

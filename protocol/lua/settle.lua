@@ -35,14 +35,14 @@ if how == 'consume' then
 elseif how == 'release' then
   h.attempt = tostring(attempt - 1)
   output(room, 'aborted', id, ticket, seq, '', 'mode', abort or 'release')
-  event(abort and 'cycle.stopped' or 'cycle.released', 'room', room, 'message', id, 'ticket', ticket, 'code', code)
+  cycle_event(abort and 'cycle.stopped' or 'cycle.released', h, id, ticket, 'code', code)
 elseif how == 'reject' then
   local entry = call('XRANGE', messages_key(room), id, id)[1]
   dead_letter(h, id, entry[2], ARGV[9])
 else
   h.last_error = ARGV[9]
   output(room, 'failed', id, ticket, seq, '', 'error', ARGV[9])
-  event('cycle.failed', 'room', room, 'message', id, 'ticket', ticket, 'attempt', attempt, 'error', ARGV[9])
+  cycle_event('cycle.failed', h, id, ticket, 'attempt', attempt, 'error', ARGV[9])
   local wait = attempt < tonumber(ask.max_attempts) and tonumber(ARGV[10]) or 0
   if wait > 0 then h.retry_at = iso(now_ms + wait) end
   if ask.next == '1' and not (h.mode or agent_mode()) then

@@ -29,6 +29,7 @@ from .protocol.errors import (
     RedisRefused,
     RedisUnavailable,
     Reject,
+    ReplyLost,
     Superseded,
     UnknownMode,
 )
@@ -36,6 +37,8 @@ from .protocol.pipeline import Durability
 from .protocol.records import (
     AgentStatus,
     DeadLetter,
+    Event,
+    EventKind,
     Hold,
     Kind,
     Message,
@@ -75,6 +78,8 @@ __all__ = [
     "DeadLettered",
     "Discarded",
     "Durability",
+    "Event",
+    "EventKind",
     "GreenroomError",
     "Hold",
     "Interrupted",
@@ -101,6 +106,7 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "Reject",
+    "ReplyLost",
     "Restart",
     "RestartPolicy",
     "RoomStatus",

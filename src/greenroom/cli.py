@@ -13,9 +13,10 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast
 import typer
 
 from .app_path import load_agent
+from .protocol.asks import no_reply
 from .protocol.client import DEFAULT_REDIS
 from .protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
-from .protocol.records import Mode
+from .protocol.records import Kind, Mode
 from .protocol.server import RedisServer
 from .protocol.sync_client import Client
 from .rendering import (
@@ -25,7 +26,9 @@ from .rendering import (
     room_facts,
     room_row,
     show_facts,
+    show_json,
     show_output,
+    show_stream,
     show_table,
     to_json,
 )
@@ -197,11 +200,20 @@ def ask(
     embedded: Embedded = None,
     as_json: Json = False,
 ) -> None:
-    """Send a message to a room and print its reply: a text as it is, anything else as JSON."""
+    """Send a message to a room and print its reply: a text as it is, anything else as JSON; to a terminal as it comes.
+
+    With --json each output of the message is printed as it comes, the last of them is the reply or why there is none.
+    """
     body = _body(text, data)
     with _client(agent, redis, embedded) as client:
-        reply = client.ask(room, body, timeout=timeout, key=key)
-    typer.echo(reply if isinstance(reply, str) and not as_json else to_json(reply))
+        if as_json or sys.stdout.isatty():
+            show = show_json if as_json else show_stream
+            last = show(client.ask(room, body, stream=True, timeout=timeout, key=key))
+            if last.kind is not Kind.REPLY:
+                raise no_reply(room, last)
+        else:
+            reply = client.ask(room, body, timeout=timeout, key=key)
+            typer.echo(reply if isinstance(reply, str) else to_json(reply))
 
 
 @app.command()

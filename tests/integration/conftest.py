@@ -13,6 +13,7 @@ import redis as redis_py
 from greenroom import ActorSystem, Agent, Client
 from greenroom.protocol.keys import Keys
 from integration.agents import Director
+from integration.replays import Stage
 
 from helpers import unique
 
@@ -63,3 +64,15 @@ def redis(redis_url: str) -> Iterator[redis_py.Redis]:
 def keys(agent: str) -> Keys:
     """The keys of the test's agent."""
     return Keys(agent)
+
+
+@pytest.fixture
+def threaded() -> bool:
+    """Whether the test's agent is a plain function; tests that try both are parametrized with it."""
+    return False
+
+
+@pytest.fixture
+def stage(running: Running, director: Director, client: Client, threaded: bool) -> Stage:
+    """A started system with a room whose message can be replayed."""
+    return Stage(running, director, client, threaded=threaded)

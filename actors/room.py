@@ -17,7 +17,7 @@ from .agent import AgentSpec
 from .link import CycleLink
 from .loop import LoopThread
 from .loop_actor import LoopActor, tell
-from .runner import Aborted, Run, Runner
+from .runner import Aborted, Run, Starter
 from .slots import Slots
 from .transitions import (
     Abort,
@@ -58,7 +58,7 @@ class RoomContext:
 
     control: LoopThread
     store: Store
-    runner: Runner
+    runner: Starter
     spec: AgentSpec
     slots: Slots
     worker: str
@@ -198,10 +198,15 @@ class Room(LoopActor):
         )
         if spec.terms.shielded:
             link.watch_shield()
-        if spec.max_cycle_s is not None:
-            overdue = Overdue(grant.ticket, f"it ran longer than max_cycle, {spec.max_cycle_s:g} s")
-            self._watchdog = self.loop.loop.call_later(spec.max_cycle_s, tell, self.actor_ref, overdue)
-        self._run = context.runner.start(grant.message, self._state, link, self._report)
+        watch = partial(self._watch, grant.ticket)
+        self._run = context.runner.start(grant.message, self._state, link, watch, self._report)
+
+    def _watch(self, ticket: int) -> None:
+        """The cycle's code begins."""
+        limit_s = self._context.spec.max_cycle_s
+        if limit_s is not None:
+            overdue = Overdue(ticket, f"it ran longer than max_cycle, {limit_s:g} s")
+            self._watchdog = self.loop.loop.call_later(limit_s, tell, self.actor_ref, overdue)
 
     def _end_cycle(self) -> None:
         """The cycle's code has ended, or is not waited for any more."""
@@ -255,8 +260,8 @@ class Room(LoopActor):
         else:
             sent = self._link.sent if self._link is not None and self._link.ticket == effect.ticket else []
             aborted = Aborted(grant.message, effect.ticket, abort, sent, effect.code)
-            self._run = self._context.runner.start_hook(aborted, self._state, self._report)
-            self._after(self._context.spec.hook_timeout_s, partial(self._leave_hook, aborted))
+            watch = partial(self._after, self._context.spec.hook_timeout_s, partial(self._leave_hook, aborted))
+            self._run = self._context.runner.start_hook(aborted, self._state, watch, self._report)
 
     def _leave_hook(self, aborted: Aborted) -> None:
         if self._run is not None:

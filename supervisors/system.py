@@ -16,10 +16,11 @@ from typing import Any, Self
 import pykka
 
 from ..actors.agent import Agent, inspect_agent
+from ..actors.isolation import ChildPool
 from ..actors.loop import LoopThread
 from ..actors.loop_actor import monitor
 from ..actors.room import RoomContext
-from ..actors.runner import Runner
+from ..actors.runner import Runner, Starter
 from ..actors.slots import Slots
 from ..actors.transitions import Drain
 from ..protocol.client import DEFAULT_REDIS
@@ -57,12 +58,13 @@ class ActorSystem:
     It takes nothing over: no signal handlers, no logging configuration, no event-loop policy.
 
     Args:
-        agent_class: a subclass of ``Agent``; one instance of it is made, on ``start``.
+        agent_class: a subclass of ``Agent``; one instance of it is made, on ``start``; with ``isolation = "process"`` one in
+            each child process.
         agent: the agent's name, the namespace of all its rooms.
         redis: ``redis://``, ``rediss://`` or ``unix://`` URL.
         name: this worker's name; with the same name as before, a restarted worker takes its rooms back at once. By default the
             host's name and the process id, which waits for the lease instead.
-        max_rooms: how many rooms may be at work at once.
+        max_rooms: how many rooms may be at work at once; with ``isolation = "process"`` no more than ``max_processes``.
         lease: how long a worker that is gone keeps its rooms, 1 s or more.
         recovery_rate: how many rooms a second are resumed after a restart or a take-over, beside new work.
         redis_patience: when Redis has been unreachable for longer than this, the system ends with RedisUnavailable. None: it
@@ -118,6 +120,7 @@ class ActorSystem:
         self._stopping = False
         self._control = LoopThread("greenroom-control")
         self._user = LoopThread("greenroom-user")
+        self._pool = ChildPool(self._spec, self._keys.agent, self._control) if self._spec.in_process else None
         self._listeners = Listeners(self.name, self._control)
 
     # Start. ---------------------------------------------------------------------------------------
@@ -127,6 +130,7 @@ class ActorSystem:
 
         Raises:
             RedisUnavailable, RedisRefused: Redis cannot be used; nothing was started.
+            AgentError: no child process can be started, or load the agent.
             GreenroomError: it was started before.
         """
         with self._lock:
@@ -134,10 +138,10 @@ class ActorSystem:
                 raise GreenroomError("an ActorSystem is started once: make a new one")
             self._started = True
         try:
-            agent = self._spec.agent_class()
+            starter = self._pool or Runner(self._spec, self._keys.agent, self._spec.agent_class(), self._user)
             self._control.start()
             self._user.start()
-            self._control.run(self._begin(agent)).result()
+            self._control.run(self._begin(starter)).result()
             self._ended.add_done_callback(self._tell_host)
         except BaseException:
             self._stopping = True
@@ -149,25 +153,29 @@ class ActorSystem:
             self._begun.set()
         return self
 
-    async def _begin(self, agent: Agent) -> None:
+    async def _begin(self, starter: Starter) -> None:
         self._redis = connect(self._url)
         self._store = Store(self._redis, self._keys)
         try:
             for warning in await check_server(self._redis):
                 log.warning("redis.check", warning=warning)
-            await self._join(agent)
+            if self._pool is not None:
+                await self._pool.open()
+            await self._join(starter)
         except BaseException:
+            if self._pool is not None:
+                await self._pool.close()
             await self._store.close()
             await self._redis.aclose()
             raise
 
-    async def _join(self, agent: Agent) -> None:
+    async def _join(self, starter: Starter) -> None:
         context = RoomContext(
             control=self._control,
             store=self._store,
-            runner=Runner(self._spec, self._keys.agent, agent, self._user),
+            runner=starter,
             spec=self._spec,
-            slots=Slots(self._max_rooms),
+            slots=Slots(min(self._max_rooms, self._spec.agent_class.max_processes) if self._pool else self._max_rooms),
             worker=self.name,
         )
         self._worker = Worker(
@@ -264,6 +272,8 @@ class ActorSystem:
             if self._store.pipeline.connected:
                 await self._listeners.catch_up()
             await root.shut_down()
+        if self._pool is not None:
+            await self._pool.close()
         if self._store.pipeline.connected:
             try:
                 async with asyncio.timeout(LEAVE_S):
@@ -338,11 +348,12 @@ class ActorSystem:
         return self._store.pipeline.connected and time.monotonic() < self._worker.held_until_s
 
     def dump(self) -> str:
-        """What this process is doing, for its operator: the rooms at work with state, ticket and age, the tasks of both loops,
-        and all threads with their stacks. From any thread but the library's, whatever hangs.
+        """What this process is doing, for its operator: the rooms at work with state, ticket and age, the child processes, the
+        tasks of both loops, and all threads with their stacks. From any thread but the library's, whatever hangs.
         """
         rooms = self._worker.rooms if hasattr(self, "_worker") else None
-        return describe(self.name, self._control, self._user, rooms, self._keys.agent)
+        children = self._pool.describe() if self._pool is not None else []
+        return describe(self.name, self._control, self._user, rooms, self._keys.agent, children)
 
     # Context managers. ----------------------------------------------------------------------------
 

@@ -23,8 +23,9 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
 
 from .connect import DENIED, back_off, is_lost, open_connection, translate
-from .errors import GreenroomError, InvalidRequest, NotReplicated, RedisUnavailable
+from .errors import GreenroomError, InvalidRequest, NewerVersion, NotReplicated, RedisUnavailable
 from .log import log
+from .records import check_version
 from .scripts import scripts
 
 T = TypeVar("T")
@@ -152,6 +153,7 @@ class Pipeline:
             try:
                 async with open_connection(self._redis) as connection:
                     await self._load(connection)
+                    await self._check_version(connection)
                     self.connected = connected = True
                     if failures:
                         self.reconnects += 1
@@ -160,6 +162,8 @@ class Pipeline:
                     await self._serve(connection)
             except DENIED as error:
                 self._fail(translate(error))
+            except NewerVersion as error:
+                self._fail(error)
             except Exception as error:  # nothing may end this loop
                 if is_lost(error):
                     if connected or not failures:
@@ -188,6 +192,12 @@ class Pipeline:
             await connection.send_packed_command([packed], check_health=False)
             for _ in scripts():
                 await connection.read_response()
+
+    async def _check_version(self, connection: AbstractConnection) -> None:
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
+            await connection.send_packed_command([_pack("HGET", self._root, "version")], check_health=False)
+            version = await connection.read_response()
+        check_version(version or b"1", "what this agent has in Redis")
 
     async def _serve(self, connection: AbstractConnection) -> None:
         """Write and read until one of them fails, and raise what it failed of."""

@@ -24,7 +24,7 @@ from ..actors.slots import Slots
 from ..actors.transitions import Drain
 from ..protocol.client import DEFAULT_REDIS
 from ..protocol.connect import check_server, connect, translate, without_password
-from ..protocol.errors import GreenroomError, InvalidRequest
+from ..protocol.errors import GreenroomError, InvalidRequest, NewerVersion
 from ..protocol.keys import Keys, check_name
 from ..protocol.log import log
 from ..protocol.store import Store
@@ -208,12 +208,21 @@ class ActorSystem:
             self._fail(failure)
 
     def _fatal(self, error: GreenroomError) -> None:
-        """The worker must not go on: it lets go of everything at once. What it had in processing is fenced or replayed."""
+        """The worker must not go on: it lets go of everything at once. What it had in processing is fenced or replayed. One
+        that is only too old gives it back, with the attempt refunded.
+        """
         log.error("worker.ended", worker=self.name, error=error)
         root = self._root._actor_weakref()
         if root is not None:
-            self._closing = asyncio.ensure_future(root.shut_down())
+            self._closing = asyncio.ensure_future(
+                self._give_back(root) if isinstance(error, NewerVersion) else root.shut_down()
+            )
         self._fail(error)
+
+    async def _give_back(self, root: Supervisor, grace_s: float = 0.0) -> None:
+        await root.stop_child("dispatcher")
+        await self._drain(grace_s)
+        await root.shut_down()
 
     def _fail(self, error: BaseException) -> None:
         """On the control loop: whoever waits is told."""
@@ -253,9 +262,7 @@ class ActorSystem:
         if self._closing is not None:
             await self._closing  # it lets go already: there is nothing to drain
         elif root is not None and self._root.is_alive():
-            await root.stop_child("dispatcher")
-            await self._drain(grace_s)
-            await root.shut_down()
+            await self._give_back(root, grace_s)
         if self._store.pipeline.connected:
             try:
                 async with asyncio.timeout(LEAVE_S):

@@ -57,7 +57,7 @@ class ActorSystem:
     Args:
         agent_class: a subclass of ``Agent``; one instance of it is made, on ``start``.
         agent: the agent's name, the namespace of all its rooms.
-        redis: ``redis://``, ``rediss://`` or ``unix://`` URL.
+        redis: ``redis://``, ``rediss://``, ``unix://``, ``sentinel://`` or ``cluster://`` URL, as for ``Client``.
         name: this worker's name; with the same name as before, a restarted worker takes its rooms back at once. By default the
             host's name and the process id, which waits for the lease instead.
         max_rooms: how many rooms may be at work at once.
@@ -95,7 +95,7 @@ class ActorSystem:
             raise InvalidRequest(f"lease: want a timedelta of 1 s or more, got {lease!r}")
         if not isinstance(recovery_rate, int | float) or not recovery_rate > 0:
             raise InvalidRequest(f"recovery_rate: want rooms a second, more than 0, got {recovery_rate!r}")
-        connect(redis)  # a URL that is none is refused here and not on another thread
+        connect(redis, self._keys.root)  # a URL that is none is refused here and not on another thread
         self._url = redis
         if redis_patience is not None and not (isinstance(redis_patience, timedelta) and redis_patience > timedelta(0)):
             raise InvalidRequest(f"redis_patience: want a timedelta of more than 0, or None, got {redis_patience!r}")
@@ -147,7 +147,7 @@ class ActorSystem:
         return self
 
     async def _begin(self, agent: Agent) -> None:
-        self._redis = connect(self._url)
+        self._redis = connect(self._url, self._keys.root)
         self._store = Store(self._redis, self._keys)
         try:
             for warning in await check_server(self._redis):

@@ -1,6 +1,7 @@
 -- Shared by every script: KEYS[1] is the agent's namespace G, and every other key is G .. ':…', in the
--- same Cluster slot by its hash tag. A room's hash is loaded once into a table, changed there, and written
--- back by save(), so that a script reads as a decision and costs one HSET and one HDEL.
+-- same Cluster slot by its hash tag (pipeline.py says why there is a KEYS[2], which never exists). A room's hash is
+-- loaded once into a table, changed there, and written back by save(), so that a script reads as a decision and costs
+-- one HSET and one HDEL.
 local G = KEYS[1]
 local call = redis.call
 

@@ -322,6 +322,23 @@ class ActorSystem:
             return False
         return self._store.pipeline.connected and time.monotonic() < self._worker.held_until_s
 
+    def report_every(self, period_s: float, report: Callable[[str], object]) -> None:
+        """Have ``report`` called with how it is, in a few words, at once and every ``period_s`` seconds until it has ended: on
+        the control loop, so only while that turns. It must not wait.
+        """
+
+        def again() -> None:
+            report(self._in_words())
+            self._control.loop.call_later(period_s, again)
+
+        self._control.post(again)
+
+    def _in_words(self) -> str:
+        what = f"rooms at work: {self._worker.context.slots.used}"
+        if self._stopping or self._ended.done():
+            return f"ends, {what}"
+        return what if self.ready else f"waits for Redis, {what}"
+
     def dump(self) -> str:
         """What this process is doing, for its operator: the rooms at work with state, ticket and age, the tasks of both loops,
         and all threads with their stacks. From any thread but the library's, whatever hangs.

@@ -105,7 +105,7 @@ class Room(LoopActor):
         if isinstance(message, Taken):
             self._keep_state(message.answer)
             if isinstance(message.answer, Answer) and message.answer.word == "released" and message.answer.detail:
-                log.warning("message.too_new", room=self.room, error=message.answer.detail)
+                log.warning("message.newer", room=self.room, error=message.answer.detail)
         self.machine.give_way = self._turns >= TURNS and not self._context.slots.free
         before = self.machine.state
         effects = self.machine.handle(message)
@@ -121,8 +121,6 @@ class Room(LoopActor):
 
     def _leave(self) -> None:
         """However it ends: no code of this room runs on, no timer fires, no slot is held."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._run is not None:
             self._run.abort("fenced")
         self._end_cycle()
@@ -179,6 +177,7 @@ class Room(LoopActor):
 
     def _claim(self, effect: Claim) -> None:
         context = self._context
+        self._end_cycle()
         if not self._has_slot:  # woken by a signal or a new entry, not by its turn
             self._has_slot = True
             context.slots.take()
@@ -210,6 +209,8 @@ class Room(LoopActor):
     def _end_cycle(self) -> None:
         """The cycle's code has ended, or is not waited for any more."""
         self._run = None
+        if self._timer is not None:
+            self._timer.cancel()  # what it was to end is not there any more, and the next cycle has no part in it
         if self._link is not None:
             self._link.close()
         if self._watchdog is not None:
@@ -222,6 +223,8 @@ class Room(LoopActor):
         tell(self.actor_ref, Refused(ticket, why))
 
     def _abort(self, effect: Abort) -> None:
+        if effect.why == "overdue":
+            log.warning("cycle.overdue", room=self.room, ticket=effect.ticket, after_s=self._context.spec.max_cycle_s)
         if self._run is not None:
             self._run.abort(effect.why)
         self._after(self._context.spec.abort_timeout_s, partial(self._leave_code, effect.ticket))

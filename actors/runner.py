@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import inspect
 from collections.abc import Callable
 from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..protocol import codec
 from ..protocol.errors import GreenroomError, Reject
@@ -21,10 +20,12 @@ from .interruption import Code, Interruption
 from .link import Link
 from .loop import LoopThread
 from .state import StateTooNew
-from .threads import in_thread, start_thread
+from .threads import call, start_thread
 from .transitions import Cancelled, Closed, Failed, Finished
 
 MAX_ERROR_CHARS = 500
+
+C = TypeVar("C", bound=BaseCycle)
 
 Report = Callable[[Finished | Failed | Cancelled], None]
 ReportClosed = Callable[[Closed], None]
@@ -111,16 +112,18 @@ class CycleRun:
 
     async def _on_loop(self) -> None:
         try:
-            cycle = Cycle(self._runner.name, self._message, self._load(), self._link)
+            cycle = self._cycle(Cycle)
             try:
                 reply = await self._respond(cycle)
-            except Exception:
+            except (asyncio.CancelledError, GeneratorExit):  # the latter: the loop is gone, and nothing can be awaited
+                raise
+            except BaseException:
                 with suppress(GreenroomError):
                     await cycle.flush()  # what was yielded is sent, whatever became of the rest
                 raise
             await cycle.flush()
             report: Finished | Failed | Cancelled = self._finished(cycle, reply)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # whatever it is, also SystemExit: it is the handler's, and ends this cycle alone
             report = self._failed(error)
@@ -137,10 +140,10 @@ class CycleRun:
 
     def _in_thread(self) -> None:
         try:
-            cycle = ThreadCycle(self._runner.name, self._message, self._load(), self._link)
+            cycle = self._cycle(ThreadCycle)
             try:
                 reply = self._respond_in_thread(cycle)
-            except Exception:
+            except BaseException:
                 with suppress(GreenroomError):
                     cycle.flush()
                 raise
@@ -159,8 +162,10 @@ class CycleRun:
                 cycle.stream(chunk)
         return None
 
-    def _load(self) -> Any:
-        return self._runner.spec.state.load(self._stored, self._runner.agent.upgrade_state)
+    def _cycle(self, kind: type[C]) -> C:
+        runner = self._runner
+        state = runner.spec.state.load(self._stored, runner.agent.upgrade_state)
+        return kind(runner.name, self._message, state, self._link, shielded=runner.spec.terms.shielded)
 
     def _finished(self, cycle: BaseCycle, reply: Any) -> Finished:
         state = self._runner.spec.state.argument(cycle.state, self._stored)
@@ -219,13 +224,10 @@ class HookRun:
         try:
             state = self._runner.spec.state.load(self._stored, self._runner.agent.upgrade_state)
             interruption = self._aborted.interruption()
-            if inspect.iscoroutinefunction(hook):
-                last = await hook(interruption, state)
-            else:
-                last = await in_thread(name, lambda: hook(interruption, state))
+            last = await call(name, hook, interruption, state)
             closing = b"" if last is None else codec.encode(last)
             report = self._closed(closing, self._runner.spec.state.argument(state, self._stored))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
             log.warning("hook.failed", hook=f"on_{mode}", room=self._aborted.message.room, exc_info=error)

@@ -43,8 +43,12 @@ class MessageProcessing(GreenroomError):
     """A cycle runs on the message: interrupt it instead of discarding it."""
 
 
+class RelayRuns(GreenroomError):
+    """A process of that relay runs, or has just ended without a word: end it, and wait for its lease to run out."""
+
+
 class NotFound(GreenroomError, LookupError):
-    """There is no such message or dead letter (any more)."""
+    """There is no such message, dead letter or relay (any more)."""
 
 
 class NoReply(GreenroomError):

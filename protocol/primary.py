@@ -54,7 +54,10 @@ class PrimaryPool(SentinelConnectionPool):
             self._look.cancel()
 
     async def _keep_looking(self) -> None:
-        while True:
+        # Looked at each time: with the time limit that a Sentinel has, redis-py sends by asyncio.wait_for, which on Python 3.11
+        # loses a cancellation that comes as it ends.
+        looking = asyncio.current_task()
+        while looking is not None and not looking.cancelling():
             await asyncio.sleep(LOOK_S)
             try:
                 await self.get_master_address()

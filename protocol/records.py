@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import codec
 from .errors import NewerVersion, RedisRefused, UnknownMode
 
 VERSION = 1  # of what is written here, as VERSION in lua/prelude.lua: older records are read, newer ones refused
+_NUMBER = re.compile(r"[0-9]{1,18}(-0)?")
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class Mode(StrEnum):
@@ -48,6 +51,34 @@ class Kind(StrEnum):
     FAILED = "failed"
     DEAD = "dead"
     DISCARDED = "discarded"
+
+
+class EventKind(StrEnum):
+    """What happened, as the scripts record it: ``docs/protocol.md`` says when, and with which fields."""
+
+    CYCLE_COMMITTED = "cycle.committed"
+    CYCLE_FAILED = "cycle.failed"
+    CYCLE_INTERRUPTED = "cycle.interrupted"
+    CYCLE_STOPPED = "cycle.stopped"
+    CYCLE_RELEASED = "cycle.released"
+    CYCLE_CRASHED = "cycle.crashed"
+    INTERRUPT_LAPSED = "interrupt.lapsed"
+    MESSAGE_DEAD = "message.dead"
+    MESSAGE_DISCARDED = "message.discarded"
+    MESSAGE_REQUEUED = "message.requeued"
+    MESSAGE_NEWER = "message.newer"
+    SIGNAL_APPLIED = "signal.applied"
+    SIGNAL_DEFERRED = "signal.deferred"
+    SIGNAL_MALFORMED = "signal.malformed"
+    ROOM_ADOPTED = "room.adopted"
+    WORKER_JOINED = "worker.joined"
+    WORKER_LAPSED = "worker.lapsed"
+    WORKER_LEFT = "worker.left"
+    OUTPUT_REJECTED = "output.rejected"
+    RELAY_REGISTERED = "relay.registered"
+    RELAY_JOINED = "relay.joined"
+    RELAY_LEFT = "relay.left"
+    RELAY_FORGOTTEN = "relay.forgotten"
 
 
 class Phase(StrEnum):
@@ -135,6 +166,29 @@ class DeadLetter(Record):
     attempts: int
     error: str
     died_at: dt.datetime
+
+
+class Event(Record):
+    """One thing that happened. What an event does not say is None.
+
+    ``id`` is its place (pass it as ``after=``), ``at`` the server's time. ``kind`` is a plain string when it is none that this
+    version knows. ``worker`` is who had the room: of a cycle, who ran it. ``code`` is what became of an aborted cycle's code
+    (``cancelled``, ``killed``, ``detached``, ``not started``), if anybody knew. ``details`` has the fields of the stream that
+    have no attribute here, such as the ``cid`` of a deferred signal.
+    """
+
+    id: str
+    kind: Annotated[EventKind | str, Field(union_mode="left_to_right")]
+    at: dt.datetime
+    room: str | None = None
+    message: int | None = None
+    ticket: int | None = None
+    attempt: int | None = None
+    worker: str | None = None
+    mode: str | None = None
+    error: str | None = None
+    code: str | None = None
+    details: dict[str, str] = {}
 
 
 class AgentStatus(Record):
@@ -229,6 +283,17 @@ def read_output(output_id: bytes, entry: Mapping[bytes, bytes]) -> Output:
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
     body = codec.decode(entry[b"body"]) if entry.get(b"body") else None
     return Output.model_validate({**row, "id": text(output_id), "message": read_id(row["message"]), "body": body})
+
+
+def read_event(event_id: bytes, entry: Mapping[bytes, bytes]) -> Event:
+    """An event from its stream entry, whatever that says: a number that is none stays among the details."""
+    row = {text(name): text(value) for name, value in entry.items()}
+    named: dict[str, Any] = {name: row.pop(name) for name in ("room", "worker", "mode", "error", "code") if row.get(name)}
+    for name in ("message", "ticket", "attempt"):
+        if _NUMBER.fullmatch(row.get(name, "")):
+            named[name] = read_id(row.pop(name))
+    at = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=min(read_id(text(event_id)), _LAST_MS))
+    return Event(id=text(event_id), kind=row.pop("event", ""), at=at, **named, details=row)
 
 
 def read_receipts(data: bytes) -> list[Receipt]:

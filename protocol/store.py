@@ -85,11 +85,20 @@ class Beat:
     instance: str
 
 
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The output that a relay is to hand over next: its id, and the outbox's entry as Redis has it."""
+
+    id: str
+    entry: list[bytes]
+
+
 class Store:
     """One agent's rooms in Redis, over one pipelined connection.
 
     Each call answers a future, which may hold RedisUnavailable (within the pipeline's patience) or RedisRefused. With
-    ``durability`` those that a client makes to change something (enqueue, discard, requeue, control) may hold NotReplicated.
+    ``durability`` those that a client makes to change something (enqueue, discard, requeue, control, forget_relay) may hold
+    NotReplicated.
     """
 
     def __init__(
@@ -205,6 +214,19 @@ class Store:
         words = ("XREADGROUP", "GROUP", "supervisors", worker, "COUNT", count, "STREAMS", self.keys.ready, after)
         return self.pipeline.command(*words, decode=read_ready)
 
+    # Relays. --------------------------------------------------------------------------------------
+
+    def relay(self, name: str, token: str, *, lease_ms: int | None) -> Future[Answer]:
+        """Register a relay, and take or renew its lease; None ends it."""
+        return self.pipeline.run("relay", name, token, "" if lease_ms is None else lease_ms, decode=_answer)
+
+    def deliver(self, name: str, token: str, room: str, *, done: str = "", rejected: str = "") -> Future[Due | Answer]:
+        """What is due in a room, after ``done`` was handed over, or ``rejected`` says why it was not."""
+        return self.pipeline.run("deliver", name, token, room, done, rejected, decode=_due)
+
+    def forget_relay(self, name: str, request: str) -> Future[Answer]:
+        return self.pipeline.run("forget_relay", name, request, decode=_answer, durable=True)
+
 
 def read_ready(reply: Any) -> list[tuple[str, str]]:
     """Ready id and room of each entry of an XREADGROUP reply."""
@@ -257,6 +279,10 @@ def _requeued(answer: list[Any]) -> tuple[str, int] | None:
     if answer[0] == b"newer":
         check_version(answer[1], "the dead letter")
     return (text(answer[1]), read_id(text(answer[2]))) if answer[0] == b"ok" else None
+
+
+def _due(answer: list[Any]) -> Due | Answer:
+    return Due(text(answer[1]), answer[2]) if answer[0] == b"output" else Answer(text(answer[0]))
 
 
 def _taken(room: str, answer: list[Any]) -> Grant | Answer:

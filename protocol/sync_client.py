@@ -9,9 +9,9 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
-from .keys import check_name
+from .keys import check_room
 from .pipeline import Durability
-from .records import AgentStatus, DeadLetter, Output, Receipt, RoomStatus
+from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
 from .room_handles import RoomHandle
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Client:
             yield item
 
     def room(self, room: str) -> RoomHandle:
-        return RoomHandle(self, check_name(room, "room"))
+        return RoomHandle(self, check_room(room))
 
     def send(self, room: str, body: Any, *, key: str | None = None) -> int:
         return self._run(self._client.send(room, body, key=key))
@@ -152,11 +152,17 @@ class Client:
     def discard(self, room: str, message: int) -> None:
         self._run(self._client.discard(room, message))
 
+    def forget_relay(self, name: str) -> None:
+        self._run(self._client.forget_relay(name))
+
     def requeue(self, letter_id: str) -> tuple[str, int]:
         return self._run(self._client.requeue(letter_id))
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         return self._iterate(self._client.dead_letters())
+
+    def events(self, *, after: str | None = None, follow: bool = False) -> Iterator[Event]:
+        return self._iterate(self._client.events(after=after, follow=follow))
 
     def status(self, room: str) -> RoomStatus:
         return self._run(self._client.status(room))

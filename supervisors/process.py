@@ -12,14 +12,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, IntEnum
 from queue import SimpleQueue
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn, Protocol, TextIO, cast
 
 from ..protocol.errors import AgentError, GreenroomError, InvalidRequest, RedisEmptied, RedisError, Superseded
 from ..protocol.log import log
 from .notify import Notifier
 from .orders import Order, Orders
 from .supervisor import BudgetSpent
-from .system import DEFAULT_GRACE, ActorSystem
+from .system import DEFAULT_GRACE
 
 EXIT_S = 5.0
 
@@ -107,11 +107,23 @@ class _Over:
         self.error = error
 
 
+class Runnable(Protocol):
+    """What a process runs: an actor system, or a relay."""
+
+    name: str
+
+    def start(self) -> object: ...
+    def stop(self, grace: timedelta, /) -> None: ...
+    def wait(self, timeout: float | None = None, /) -> bool: ...
+    def dump(self) -> str: ...
+    def report_every(self, period_s: float, report: Callable[[str], object], /) -> None: ...
+
+
 _Events = SimpleQueue[object]
 _dumping, _dumps = threading.Lock(), threading.BoundedSemaphore(2)  # one that is being written, and one that waits for it
 
 
-def run_process(system: ActorSystem, grace: timedelta = DEFAULT_GRACE, orders: Orders | None = None) -> ExitCode:
+def run_process(system: Runnable, grace: timedelta = DEFAULT_GRACE, orders: Orders | None = None) -> ExitCode:
     """Run ``system`` until it ends or the process is told to; answer the exit code, and say on stderr why if it is not 0.
 
     The first SIGTERM or SIGINT stops the system with ``grace``; the second gives up at once, with FAILED; SIGUSR1 has it say on
@@ -131,7 +143,7 @@ def run_process(system: ActorSystem, grace: timedelta = DEFAULT_GRACE, orders: O
     return code
 
 
-def _conduct(system: ActorSystem, grace: timedelta, events: _Events, notifier: Notifier) -> tuple[ExitCode, str]:
+def _conduct(system: Runnable, grace: timedelta, events: _Events, notifier: Notifier) -> tuple[ExitCode, str]:
     told = ready = ended = stopping = False
     while not isinstance(event := events.get(), _Over):
         if event is Order.FORCE:
@@ -148,12 +160,12 @@ def _conduct(system: ActorSystem, grace: timedelta, events: _Events, notifier: N
             stopping = True
             notifier.stopping("ends")
             if told:
-                log.info("process.stopping", worker=system.name, grace_s=grace.total_seconds())
+                log.info("process.stopping", name=system.name, grace_s=grace.total_seconds())
             _spawn(_stop, system, grace, events)
     return exit_code(event.error), _words(event.error)
 
 
-def _dump(system: ActorSystem) -> None:
+def _dump(system: Runnable) -> None:
     if not _dumps.acquire(blocking=False):
         return
     try:
@@ -173,7 +185,7 @@ def _words(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _start_and_wait(system: ActorSystem, events: _Events) -> None:
+def _start_and_wait(system: Runnable, events: _Events) -> None:
     try:
         system.start()
     except BaseException as error:
@@ -185,7 +197,7 @@ def _start_and_wait(system: ActorSystem, events: _Events) -> None:
     events.put(_Event.ENDED)
 
 
-def _stop(system: ActorSystem, grace: timedelta, events: _Events) -> None:
+def _stop(system: Runnable, grace: timedelta, events: _Events) -> None:
     try:
         system.stop(grace)
         system.wait(0)

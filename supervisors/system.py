@@ -31,6 +31,8 @@ from ..protocol.store import Store
 from .control import ControlListener
 from .dispatcher import Dispatcher
 from .dump import describe
+from .listeners import Listener, ListenerFeed, Listeners
+from .loop_watch import LoopWatch
 from .rooms import RoomSupervisor
 from .supervisor import ChildSpec, Strategy, Supervisor
 from .worker import Worker, WorkerLease, describe_process
@@ -116,6 +118,7 @@ class ActorSystem:
         self._stopping = False
         self._control = LoopThread("greenroom-control")
         self._user = LoopThread("greenroom-user")
+        self._listeners = Listeners(self.name, self._control)
 
     # Start. ---------------------------------------------------------------------------------------
 
@@ -178,6 +181,7 @@ class ActorSystem:
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self._worker.beat()
+                await self._listeners.open(self._store)
         except TimeoutError as error:
             raise translate(error) from None
         root = self._start_tree(self._worker)
@@ -195,6 +199,8 @@ class ActorSystem:
             ChildSpec("rooms", start_rooms),
             ChildSpec("control", lambda: ControlListener.start(worker)),
             ChildSpec("dispatcher", lambda: Dispatcher.start(worker)),
+            ChildSpec("listeners", lambda: ListenerFeed.start(worker, self._listeners)),
+            ChildSpec("loop_watch", lambda: LoopWatch.start(worker, self._user)),
         ]
         self._root: pykka.ActorRef[Supervisor] = Supervisor.start(specs, loop=self._control, strategy=Strategy.REST_FOR_ONE)
         monitor(self._root, self._root_ended)
@@ -222,6 +228,8 @@ class ActorSystem:
     async def _give_back(self, root: Supervisor, grace_s: float = 0.0) -> None:
         await root.stop_child("dispatcher")
         await self._drain(grace_s)
+        if self._store.pipeline.connected:
+            await self._listeners.catch_up()
         await root.shut_down()
 
     def _fail(self, error: BaseException) -> None:
@@ -289,6 +297,7 @@ class ActorSystem:
         log.warning("worker.rooms_left", rooms=len(rooms))
 
     def _end_threads(self) -> None:
+        self._listeners.close()
         self._user.stop()
         self._control.stop()
 
@@ -312,6 +321,19 @@ class ActorSystem:
 
     # What it is doing. ----------------------------------------------------------------------------
 
+    def on(self, kind: str, listener: Listener) -> Callable[[], None]:
+        """Have ``listener(event)`` called for each event of that ``EventKind`` that was this worker's, in their order: from now
+        on, or when it has not started yet, from its start. Answers a function that ends it. From any thread.
+
+        Listeners run on a thread of their own, one after the other. What they raise is logged. One that is slow holds up the
+        other listeners and nothing else; when it is about 10,000 events behind, events are lost, with a warning. ``stop`` waits
+        2 s for them at the most. While Redis is away this waits 5 s for it, and then listens from when it is back.
+
+        Raises:
+            InvalidRequest: the kind is none of a worker's events, or the listener is no plain function.
+        """
+        return self._listeners.add(kind, listener)
+
     @property
     def ready(self) -> bool:
         """Whether it works: started, connected to Redis, its lease held, and not ended. For readiness probes, from any thread.
@@ -326,12 +348,7 @@ class ActorSystem:
         """Have ``report`` called with how it is, in a few words, at once and every ``period_s`` seconds until it has ended: on
         the control loop, so only while that turns. It must not wait.
         """
-
-        def again() -> None:
-            report(self._in_words())
-            self._control.loop.call_later(period_s, again)
-
-        self._control.post(again)
+        self._control.every(period_s, lambda: report(self._in_words()))
 
     def _in_words(self) -> str:
         what = f"rooms at work: {self._worker.context.slots.used}"

@@ -3,7 +3,8 @@
 --       (count 0: everywhere, that is all rooms of the agent, also those that do not exist yet)
 -- Answers: {'ok', receipt} | {'conflict', receipt of that cid} | {'passed'} (hand-written, handled before)
 -- The receipt is JSON: mode, message, everywhere, by, reason, cid, upto, at, receipts [[room, outcome, message], …].
--- Events: signal.applied
+-- Events: signal.applied; signal.deferred for each cycle whose shield defers it; cycle.interrupted of a message without a
+-- live cycle
 local mode, cid, only, by, reason, raw, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local rooms = {}
 for i = 8, #ARGV do rooms[i - 7] = ARGV[i] end -- unpack would fail from 8,000 rooms on
@@ -39,6 +40,7 @@ local function abort(h)
     return 'applied'
   end
   h.deferred = mode
+  cycle_event('signal.deferred', h, h.processing, h.cycle, 'mode', mode, 'cid', cid)
   return 'deferred'
 end
 

@@ -18,6 +18,14 @@ local PROCESSING, HELD, ROOMS = G .. ':processing', G .. ':held', G .. ':rooms'
 
 local function room_key(room) return G .. ':room:' .. room end
 local function messages_key(room) return room_key(room) .. ':messages' end
+local function outbox_key(room) return room_key(room) .. ':outbox' end
+
+-- Relays: of each the rooms that have outputs it has not handed over, with the first of these. What is kept for them has
+-- names that no room or relay can have.
+local RELAYS = G .. ':relays'
+local function lease_key(relay) return G .. ':relay:' .. relay end
+local function undelivered_key(relay) return G .. ':undelivered:' .. relay end
+local function aborted_key(room) return G .. ':aborted:' .. room end
 
 -- Time: the server's clock only. ---------------------------------------------------------------------
 
@@ -84,11 +92,52 @@ end
 
 local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', EVENTS_MAX, '*', 'event', kind, ...) end
 
+-- Of a message, or a cycle of it, with the worker that has the room at this instant, if one has.
+local function cycle_event(kind, h, id, ticket, ...)
+  if h.owner then event(kind, 'room', h.room, 'message', id, 'ticket', ticket, 'worker', h.owner, ...)
+  else event(kind, 'room', h.room, 'message', id, 'ticket', ticket, ...) end
+end
+
+-- The names of the registered relays: read once, by a script that sends.
+local registered = nil
+local function relays()
+  registered = registered or call('HKEYS', RELAYS)
+  return registered
+end
+
+-- Notes an output for each relay, and wakes those that had none of this room left. An aborted cycle is remembered while some
+-- relay may still have chunks of it before it.
+local function note_undelivered(room, id, kind, ticket)
+  for _, relay in ipairs(relays()) do
+    local undelivered = undelivered_key(relay)
+    if call('HSETNX', undelivered, room, id) == 1 then call('PUBLISH', undelivered, room)
+    elseif kind == 'aborted' then
+      call('SADD', aborted_key(room), ticket)
+      call('EXPIRE', aborted_key(room), OUTBOX_TTL_S)
+    end
+  end
+end
+
+-- A relay has nothing of this room left. Once none has, the outbox is trimmed: output() does not while there are relays.
+local function let_go(relay, room)
+  call('HDEL', undelivered_key(relay), room)
+  for _, other in ipairs(relays()) do
+    if call('HEXISTS', undelivered_key(other), room) == 1 then return end
+  end
+  call('XTRIM', outbox_key(room), 'MAXLEN', '~', OUTBOX_MAX, 'LIMIT', 0)
+  call('UNLINK', aborted_key(room))
+end
+
 -- Appends one entry to the room's outbox. The publication is only a hint that wakes readers.
 local function output(room, kind, message, ticket, seq, body, ...)
-  local box = room_key(room) .. ':outbox'
-  local id = call('XADD', box, 'MAXLEN', '~', OUTBOX_MAX, '*', 'kind', kind, 'message', message,
-    'ticket', ticket, 'seq', seq, 'body', body, ...)
+  local box, id = outbox_key(room), nil
+  if #relays() == 0 then
+    id = call('XADD', box, 'MAXLEN', '~', OUTBOX_MAX, '*', 'kind', kind, 'message', message,
+      'ticket', ticket, 'seq', seq, 'body', body, ...)
+  else
+    id = call('XADD', box, '*', 'kind', kind, 'message', message, 'ticket', ticket, 'seq', seq, 'body', body, ...)
+    note_undelivered(room, id, kind, ticket)
+  end
   call('EXPIRE', box, OUTBOX_TTL_S)
   call('PUBLISH', box, id)
 end
@@ -184,7 +233,7 @@ end
 -- An interrupted message is consumed: it is never replayed. `code` is what became of the agent's code, where that is known.
 local function consume(h, id, ticket, seq, code)
   output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'interrupt')
-  event('cycle.interrupted', 'room', h.room, 'message', id, 'ticket', ticket, 'code', code or '')
+  cycle_event('cycle.interrupted', h, id, ticket, 'code', code or '')
   end_message(h, id)
 end
 
@@ -230,7 +279,7 @@ local function dead_letter(h, id, fields, error)
   call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error,
     'died_at', now, unpack(fields))
   output(h.room, 'dead', id, ticket, 0, '', 'error', error)
-  event('message.dead', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error)
+  cycle_event('message.dead', h, id, ticket, 'attempts', h.attempt or 0, 'error', error)
   end_message(h, id)
 end
 
@@ -243,10 +292,10 @@ local function bury(h)
     if abort then
       h.attempt = h.attempt - 1
       output(h.room, 'aborted', id, ticket, seq, '', 'mode', 'stop')
-      event('cycle.stopped', 'room', h.room, 'message', id, 'ticket', ticket)
+      cycle_event('cycle.stopped', h, id, ticket)
     else
       output(h.room, 'failed', id, ticket, seq, '', 'error', h.last_error)
-      event('cycle.crashed', 'room', h.room, 'message', id, 'ticket', ticket, 'attempt', h.attempt)
+      cycle_event('cycle.crashed', h, id, ticket, 'attempt', h.attempt)
     end
   end
   end_cycle(h)
@@ -266,7 +315,7 @@ end
 -- it is for any worker. Said once only, however often it is tried: `news` is for who is to log it.
 local function put_off(h, id, why, wait)
   if h.last_error ~= why then
-    event('message.too_new', 'room', h.room, 'message', id, 'error', why)
+    cycle_event('message.newer', h, id, h.settled or '0', 'error', why)
     h.news = why
   end
   h.last_error = why

@@ -10,7 +10,7 @@
 -- Answers: {'fenced'} | {'interrupt'} | {'stop'} (aborted: to be settled by consume, by release) | {'refused'} (consume without
 -- an interrupt) | {'settled'} | {'released', of too_new why, the first time} | {'failed', ms} | what was taken, as for claim. A room that may not run answers
 -- {'held'}.
--- Events: cycle.interrupted, cycle.stopped, cycle.released, cycle.failed, message.dead, message.too_new
+-- Events: cycle.interrupted, cycle.stopped, cycle.released, cycle.failed, message.dead, message.newer
 local room, ticket, how, code = ARGV[1], ARGV[2], ARGV[3], ARGV[11]
 local h = load(room)
 local before = answered(h, ticket)
@@ -29,7 +29,7 @@ if how == 'consume' then
   if state:sub(1, 1) == '+' then call('SET', room_key(room) .. ':state', state:sub(2))
   elseif state == '-' then call('DEL', room_key(room) .. ':state') end
   if ARGV[8] ~= '' then
-    output(room, 'chunk', id, ticket, seq, ARGV[8])
+    output(room, 'chunk', id, ticket, seq, ARGV[8], 'closing', '1') -- relays do not withhold this one
     seq = seq + 1
   end
   consume(h, id, ticket, seq, code)
@@ -38,7 +38,7 @@ elseif how == 'release' or how == 'too_new' then
   -- What is put off is tried often: it is not to fill the outbox, if nothing of it is there.
   if how == 'release' or seq > 1 then output(room, 'aborted', id, ticket, seq, '', 'mode', abort or 'release') end
   if how == 'release' then
-    event(abort and 'cycle.stopped' or 'cycle.released', 'room', room, 'message', id, 'ticket', ticket, 'code', code)
+    cycle_event(abort and 'cycle.stopped' or 'cycle.released', h, id, ticket, 'code', code)
   else
     put_off(h, id, ARGV[9], tonumber(ARGV[10]))
     ask.next = ''
@@ -49,7 +49,7 @@ elseif how == 'reject' then
 else
   h.last_error = ARGV[9]
   output(room, 'failed', id, ticket, seq, '', 'error', ARGV[9])
-  event('cycle.failed', 'room', room, 'message', id, 'ticket', ticket, 'attempt', attempt, 'error', ARGV[9])
+  cycle_event('cycle.failed', h, id, ticket, 'attempt', attempt, 'error', ARGV[9])
   local wait = attempt < tonumber(ask.max_attempts) and tonumber(ARGV[10]) or 0
   if wait > 0 then h.retry_at = iso(now_ms + wait) end
   if ask.next == '1' and not (h.mode or agent_mode()) then

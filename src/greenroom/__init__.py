@@ -30,6 +30,7 @@ from .protocol.errors import (
     RedisRefused,
     RedisUnavailable,
     Reject,
+    RelayRuns,
     ReplyLost,
     Superseded,
     UnknownMode,
@@ -38,6 +39,8 @@ from .protocol.pipeline import Durability
 from .protocol.records import (
     AgentStatus,
     DeadLetter,
+    Event,
+    EventKind,
     Hold,
     Kind,
     Message,
@@ -51,6 +54,7 @@ from .protocol.records import (
 from .protocol.sync_client import Client
 from .supervisors.child import ChildInfo, ChildSpec
 from .supervisors.named import NamedRef
+from .supervisors.relay import Relay
 from .supervisors.restart import Restart, RestartPolicy
 from .supervisors.supervisor import BudgetSpent, Strategy, Supervisor
 from .supervisors.system import ActorSystem
@@ -77,6 +81,8 @@ __all__ = [
     "DeadLettered",
     "Discarded",
     "Durability",
+    "Event",
+    "EventKind",
     "GreenroomError",
     "Hold",
     "Interrupted",
@@ -104,6 +110,8 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "Reject",
+    "Relay",
+    "RelayRuns",
     "ReplyLost",
     "Restart",
     "RestartPolicy",

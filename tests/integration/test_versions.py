@@ -113,7 +113,7 @@ def test_a_message_of_a_newer_version_waits_uncharged_until_a_newer_worker_takes
     running(director.agent(max_attempts=1))
     message = send_newer("42", "newer")
     client.send("42", "after")
-    wait_event(redis, agent, "message.too_new", room="42", message=f"{message}-0")
+    wait_event(redis, agent, "message.newer", room="42", message=f"{message}-0")
     put_off(client, "42", 2)
     status = client.status("42")
     assert (status.phase, status.attempt, status.processing) == (Phase.BACKOFF, 0, None)
@@ -124,7 +124,7 @@ def test_a_message_of_a_newer_version_waits_uncharged_until_a_newer_worker_takes
     output = wait_output(client, "42", lambda output: output.kind is Kind.REPLY)
     assert output.body == [NEW, OLD, 1, "newer"]
     wait_output(client, "42", lambda output: output.kind is Kind.REPLY and output.message > message)
-    assert len(events(redis, agent, "message.too_new", room="42")) == 1
+    assert len(events(redis, agent, "message.newer", room="42")) == 1
     assert client.status("42").last_error is None
 
 
@@ -141,7 +141,7 @@ def test_a_newer_message_behind_an_older_one_is_not_taken_with_it(
     run = director.run("42")
     message = send_newer("42", "newer")
     run.finish("done")
-    wait_event(redis, agent, "message.too_new", room="42", message=f"{message}-0")
+    wait_event(redis, agent, "message.newer", room="42", message=f"{message}-0")
     assert replies(client, "42") == ["done"]
     client.discard("42", message)  # it is a message as any other for the rest
     client.send("42", "after")
@@ -158,7 +158,7 @@ def test_a_newer_message_is_held_by_a_stop_and_released_by_play_as_any_other(
 ) -> None:
     running(director.agent())
     send_newer("42", "newer")
-    wait_event(redis, agent, "message.too_new", room="42")
+    wait_event(redis, agent, "message.newer", room="42")
     client.stop("42")
     assert client.status("42").phase is Phase.HELD
     client.play("42")
@@ -182,7 +182,7 @@ def test_a_state_of_a_newer_version_of_the_agent_leaves_its_message_uncharged_fo
     redis.set(keys.state("42"), codec.encode([NEW, {"count": 7}]))
     running(director.agent(max_attempts=1))
     message = client.send("42", "x")
-    wait_event(redis, agent, "message.too_new", room="42", message=f"{message}-0")
+    wait_event(redis, agent, "message.newer", room="42", message=f"{message}-0")
     put_off(client, "42", 2)
     status = client.status("42")
     assert (status.attempt, status.waiting, director.runs) == (0, 1, [])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from .checks import PASSED
 from .clients import MODES, discard, enqueue, requeue, signal, signal_again, signal_live, signal_play, write_raw
 from .model import Room
+from .relays import relay_end, relay_forget, relay_join, relay_late, relay_work
 from .world import LONG_MS, WORKERS, Ghost, Hold, Request, Worker, World
 
 STATES = (b"=", b"-", b"+s")
@@ -380,4 +381,9 @@ ACTIONS: tuple[tuple[Callable[[World], None], float, bool], ...] = (
     (haunt, 8, True),
     (forget, 1.5, True),
     (retry_passes, 4, False),
+    (relay_join, 3, True),
+    (relay_work, 12, True),
+    (relay_late, 3, True),
+    (relay_end, 2, True),
+    (relay_forget, 0.7, True),
 )

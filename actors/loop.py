@@ -112,6 +112,15 @@ class LoopThread:
                 return False
         return True
 
+    def every(self, period_s: float, callback: Callable[[], object]) -> None:
+        """Have ``callback()`` called on the loop, at once and every ``period_s`` seconds, for as long as it turns."""
+
+        def again() -> None:
+            self.loop.call_later(period_s, again)
+            callback()
+
+        self.post(again)
+
     def _drain(self) -> None:
         # Reset before taking: whoever posts from here on wakes the loop once more, so nothing stays behind.
         self._woken = False

@@ -43,6 +43,7 @@ from .transitions import (
     Wait,
 )
 
+TOO_NEW_MS = 500  # after how long a room is tried again that was left in a state of a newer version, by any worker
 TURNS = 10  # messages in a row, before a room gives way to those that wait for a slot
 
 _requests = itertools.count(1)
@@ -103,6 +104,8 @@ class Room(LoopActor):
             raise message.error
         if isinstance(message, Taken):
             self._keep_state(message.answer)
+            if isinstance(message.answer, Answer) and message.answer.word == "released" and message.answer.detail:
+                log.warning("message.newer", room=self.room, error=message.answer.detail)
         self.machine.give_way = self._turns >= TURNS and not self._context.slots.free
         before = self.machine.state
         effects = self.machine.handle(message)
@@ -282,7 +285,9 @@ class Room(LoopActor):
         context = self._context
         if effect.how in ("consume", "release"):
             log.info("cycle.aborted", room=self.room, ticket=effect.ticket, how=effect.how, code=effect.code)
-        retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000) if effect.how == "fail" else 0
+        retry_ms = TOO_NEW_MS if effect.how == "too_new" else 0
+        if effect.how == "fail":
+            retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000)
         call = partial(context.store.settle, self.room, effect.ticket, effect.how, take_next=effect.take_next)
         call = partial(call, terms=context.spec.terms, error=effect.error, retry_ms=retry_ms)
         self._expect(call(state=effect.state, closing=effect.closing, code=effect.code))

@@ -19,6 +19,7 @@ from .cycle import BaseCycle, Cycle, ThreadCycle
 from .interruption import Code, Interruption
 from .link import Link
 from .loop import LoopThread
+from .state import StateTooNew
 from .threads import call, start_thread
 from .transitions import Cancelled, Closed, Failed, Finished
 
@@ -189,6 +190,8 @@ class CycleRun:
         ticket, message = self._link.ticket, self._message
         if self._link.ended:  # what it raises on its way out is no failure: Redis knows why the cycle has ended
             return Cancelled(ticket)
+        if isinstance(error, StateTooNew):
+            return Failed(ticket, str(error), too_new=True)
         log.warning("cycle.failed", room=message.room, message=message.id, attempt=message.attempt, exc_info=error)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Failed(ticket, text[:MAX_ERROR_CHARS], rejected=isinstance(error, Reject))

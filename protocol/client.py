@@ -73,7 +73,8 @@ class AsyncClient:
 
     Args:
         agent: the agent's name.
-        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name.
+        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name, or
+            ``cluster://host,host`` for the agent's in a cluster.
         timeout: seconds for which a call waits for a Redis that cannot be reached, before RedisUnavailable.
         queue_limit: messages that may wait in one room; ``send`` refuses more.
         by: who signals, for the operator to see; the user and host by default.
@@ -97,7 +98,7 @@ class AsyncClient:
         if durability is not None and not isinstance(durability, Durability):
             raise InvalidRequest(f"durability: want a Durability or None, got {durability!r}")
         self._durability = durability
-        self._redis = connect(redis)
+        self._redis = connect(redis, self._keys.root)
         self._by = _check_note(by, "by") if by is not None else _whoami()
         self._queue_limit = queue_limit
         self._timeout_s = timeout

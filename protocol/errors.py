@@ -106,6 +106,10 @@ class RedisRefused(RedisError):
     """Redis answers, but refuses: password, permissions, version, memory, or data of another version."""
 
 
+class NewerVersion(RedisRefused):
+    """What Redis has was written by a newer greenroom, or a newer version of the agent: nothing of it was changed. Upgrade."""
+
+
 class Superseded(RedisError):
     """A newer worker of the same name has taken over; this one has ended."""
 

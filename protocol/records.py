@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import codec
-from .errors import RedisRefused, UnknownMode
+from .errors import NewerVersion, RedisRefused, UnknownMode
 
-VERSION = 1
+VERSION = 1  # of what is written here, as VERSION in lua/prelude.lua: older records are read, newer ones refused
 _NUMBER = re.compile(r"[0-9]{1,18}(-0)?")
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
@@ -66,6 +66,7 @@ class EventKind(StrEnum):
     MESSAGE_DEAD = "message.dead"
     MESSAGE_DISCARDED = "message.discarded"
     MESSAGE_REQUEUED = "message.requeued"
+    MESSAGE_NEWER = "message.newer"
     SIGNAL_APPLIED = "signal.applied"
     SIGNAL_DEFERRED = "signal.deferred"
     SIGNAL_MALFORMED = "signal.malformed"
@@ -253,15 +254,25 @@ def entry_id(message: int) -> str:
     return f"{message}-0"
 
 
+def check_version(version: bytes, what: str) -> None:
+    """Refuse what was written by a newer greenroom.
+
+    Raises:
+        NewerVersion: that it was.
+    """
+    if not version.isdigit() or int(version) > VERSION:
+        newer = text(version)[:20]
+        raise NewerVersion(f"{what} was written by a newer greenroom (version {newer} of its records, here {VERSION}): upgrade")
+
+
 def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
     """A message from its stream entry.
 
     Raises:
-        RedisRefused: the entry was written by a newer version of greenroom.
+        NewerVersion: the entry was written by a newer version of greenroom. No worker gets to see one: it is not granted.
         InvalidBody: the body is no msgpack.
     """
-    if int(entry.get("v", b"1")) > VERSION:
-        raise RedisRefused(f"message {message_id} of room {room} was written by a newer greenroom: upgrade this worker")
+    check_version(entry.get("v", b"1"), f"message {message_id} of room {room}")
     body = codec.decode(entry["body"])
     at = dt.datetime.fromisoformat(text(entry["at"]))
     return Message.model_construct(id=message_id, room=room, body=body, attempt=attempt, enqueued_at=at)
@@ -296,7 +307,12 @@ def read_receipts(data: bytes) -> list[Receipt]:
 
 
 def read_dead_letter(letter_id: bytes, entry: Mapping[bytes, bytes]) -> DeadLetter:
-    """A dead letter from its stream entry."""
+    """A dead letter from its stream entry.
+
+    Raises:
+        NewerVersion: it was written by a newer version of greenroom.
+    """
+    check_version(entry.get(b"v", b"1"), f"dead letter {text(letter_id)}")
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
     body = codec.decode(entry[b"body"])
     return DeadLetter.model_validate({**row, "id": text(letter_id), "message": read_id(row["message"]), "body": body})

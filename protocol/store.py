@@ -11,9 +11,9 @@ from redis.asyncio import Redis
 
 from .keys import Keys
 from .pipeline import Durability, Pipeline
-from .records import Message, entry_id, fields, read_id, read_message, text
+from .records import Message, check_version, entry_id, fields, read_id, read_message, text
 
-Settlement = Literal["consume", "release", "fail", "reject"]
+Settlement = Literal["consume", "release", "too_new", "fail", "reject"]
 KEEP_STATE, DELETE_STATE = b"=", b"-"
 
 
@@ -120,7 +120,7 @@ class Store:
         return self.pipeline.run("discard", room, entry_id(message), request, decode=_answer, durable=True)
 
     def requeue(self, dead_id: str, request: str) -> Future[tuple[str, int] | None]:
-        """The room and the new message's id, or None when there is no such dead letter."""
+        """The room and the new message's id, or None when there is no such dead letter. May hold NewerVersion."""
         return self.pipeline.run("requeue", dead_id, request, decode=_requeued, durable=True)
 
     # Cycles. --------------------------------------------------------------------------------------
@@ -264,6 +264,8 @@ def _count(answer: list[Any]) -> int:
 
 
 def _beat(answer: list[Any]) -> Beat:
+    if answer[0] == b"newer":
+        check_version(answer[1], "what this agent has in Redis")
     return Beat(text(answer[0]), int(answer[1]), text(answer[2]) if len(answer) > 2 else "")
 
 
@@ -274,6 +276,8 @@ def _enqueued(answer: list[Any]) -> Enqueued | Answer:
 
 
 def _requeued(answer: list[Any]) -> tuple[str, int] | None:
+    if answer[0] == b"newer":
+        check_version(answer[1], "the dead letter")
     return (text(answer[1]), read_id(text(answer[2]))) if answer[0] == b"ok" else None
 
 

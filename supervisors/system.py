@@ -25,7 +25,7 @@ from ..actors.slots import Slots
 from ..actors.transitions import Drain
 from ..protocol.client import DEFAULT_REDIS
 from ..protocol.connect import check_server, connect, translate, without_password
-from ..protocol.errors import GreenroomError, InvalidRequest
+from ..protocol.errors import GreenroomError, InvalidRequest, NewerVersion
 from ..protocol.keys import Keys, check_name
 from ..protocol.log import log
 from ..protocol.store import Store
@@ -61,7 +61,7 @@ class ActorSystem:
         agent_class: a subclass of ``Agent``; one instance of it is made, on ``start``; with ``isolation = "process"`` one in
             each child process.
         agent: the agent's name, the namespace of all its rooms.
-        redis: ``redis://``, ``rediss://`` or ``unix://`` URL.
+        redis: ``redis://``, ``rediss://``, ``unix://``, ``sentinel://`` or ``cluster://`` URL, as for ``Client``.
         name: this worker's name; with the same name as before, a restarted worker takes its rooms back at once. By default the
             host's name and the process id, which waits for the lease instead.
         max_rooms: how many rooms may be at work at once; with ``isolation = "process"`` no more than ``max_processes``.
@@ -99,7 +99,7 @@ class ActorSystem:
             raise InvalidRequest(f"lease: want a timedelta of 1 s or more, got {lease!r}")
         if not isinstance(recovery_rate, int | float) or not recovery_rate > 0:
             raise InvalidRequest(f"recovery_rate: want rooms a second, more than 0, got {recovery_rate!r}")
-        connect(redis)  # a URL that is none is refused here and not on another thread
+        connect(redis, self._keys.root)  # a URL that is none is refused here and not on another thread
         self._url = redis
         if redis_patience is not None and not (isinstance(redis_patience, timedelta) and redis_patience > timedelta(0)):
             raise InvalidRequest(f"redis_patience: want a timedelta of more than 0, or None, got {redis_patience!r}")
@@ -154,7 +154,7 @@ class ActorSystem:
         return self
 
     async def _begin(self, starter: Starter) -> None:
-        self._redis = connect(self._url)
+        self._redis = connect(self._url, self._keys.root)
         self._store = Store(self._redis, self._keys)
         try:
             for warning in await check_server(self._redis):
@@ -222,12 +222,23 @@ class ActorSystem:
             self._fail(failure)
 
     def _fatal(self, error: GreenroomError) -> None:
-        """The worker must not go on: it lets go of everything at once. What it had in processing is fenced or replayed."""
+        """The worker must not go on: it lets go of everything at once. What it had in processing is fenced or replayed. One
+        that is only too old gives it back, with the attempt refunded.
+        """
         log.error("worker.ended", worker=self.name, error=error)
         root = self._root._actor_weakref()
         if root is not None:
-            self._closing = asyncio.ensure_future(root.shut_down())
+            self._closing = asyncio.ensure_future(
+                self._give_back(root) if isinstance(error, NewerVersion) else root.shut_down()
+            )
         self._fail(error)
+
+    async def _give_back(self, root: Supervisor, grace_s: float = 0.0) -> None:
+        await root.stop_child("dispatcher")
+        await self._drain(grace_s)
+        if self._store.pipeline.connected:
+            await self._listeners.catch_up()
+        await root.shut_down()
 
     def _fail(self, error: BaseException) -> None:
         """On the control loop: whoever waits is told."""
@@ -267,11 +278,7 @@ class ActorSystem:
         if self._closing is not None:
             await self._closing  # it lets go already: there is nothing to drain
         elif root is not None and self._root.is_alive():
-            await root.stop_child("dispatcher")
-            await self._drain(grace_s)
-            if self._store.pipeline.connected:
-                await self._listeners.catch_up()
-            await root.shut_down()
+            await self._give_back(root, grace_s)
         if self._pool is not None:
             await self._pool.close()
         if self._store.pipeline.connected:
@@ -346,6 +353,18 @@ class ActorSystem:
         if not self._begun.is_set() or self._stopping or self._ended.done():
             return False
         return self._store.pipeline.connected and time.monotonic() < self._worker.held_until_s
+
+    def report_every(self, period_s: float, report: Callable[[str], object]) -> None:
+        """Have ``report`` called with how it is, in a few words, at once and every ``period_s`` seconds until it has ended: on
+        the control loop, so only while that turns. It must not wait.
+        """
+        self._control.every(period_s, lambda: report(self._in_words()))
+
+    def _in_words(self) -> str:
+        what = f"rooms at work: {self._worker.context.slots.used}"
+        if self._stopping or self._ended.done():
+            return f"ends, {what}"
+        return what if self.ready else f"waits for Redis, {what}"
 
     def dump(self) -> str:
         """What this process is doing, for its operator: the rooms at work with state, ticket and age, the child processes, the

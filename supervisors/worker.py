@@ -15,7 +15,7 @@ import pykka
 
 from ..actors.loop_actor import tell
 from ..actors.room import RoomContext
-from ..protocol.errors import GreenroomError, RedisEmptied, RedisUnavailable, Superseded
+from ..protocol.errors import GreenroomError, NewerVersion, RedisEmptied, RedisUnavailable, Superseded
 from ..protocol.log import log
 from ..protocol.store import Beat
 from .rooms import Owned, RoomSupervisor
@@ -55,6 +55,7 @@ class Worker:
         Raises:
             Superseded: a newer worker of this name exists.
             RedisEmptied: this is not the Redis that the worker joined, or it has lost its data.
+            NewerVersion: the agent's data is of a newer version.
         """
         context, asked_s = self.context, time.monotonic()
         beat = await context.store.heartbeat(
@@ -97,6 +98,9 @@ class WorkerLease(Service):
             except (Superseded, RedisEmptied) as error:
                 worker.on_fatal(error)
                 return
+            except NewerVersion as error:
+                worker.on_fatal(error)
+                await asyncio.Event().wait()  # until it is stopped: by its end it would have the rooms, which drain, restarted
             if beat is None:
                 worker.on_fatal(RedisUnavailable(f"Redis has been unreachable for more than {worker.redis_patience_s:g} s"))
                 return

@@ -2,16 +2,20 @@
 -- ARGV: worker, incarnation or '', lease ms, the agent's instance id (to join: the one to use if it has none), field, value, …
 -- Answers: {'ok' | 'lapsed' (the lease had run out: others may own its rooms), incarnation, the agent's instance id} |
 -- {'superseded', the newer incarnation} | {'emptied', incarnation} (not the data that this worker joined: nothing is written,
--- for its incarnation says nothing beside those of a clock that began anew)
+-- for its incarnation says nothing beside those of a clock that began anew) | {'newer', the version of the agent's data}
+-- (written by a newer greenroom: nothing is written)
 -- Events: worker.joined, worker.lapsed
 local worker, incarnation, lease = ARGV[1], ARGV[2], ARGV[3]
 local key = G .. ':worker:' .. worker
 local current = call('HGET', key, 'incarnation')
 local status = 'ok'
 
+local version = call('HGET', G, 'version') or VERSION
+if too_new(version) then return { 'newer', version } end
+
 if incarnation ~= '' and call('HGET', G, 'instance') ~= ARGV[4] then return { 'emptied', incarnation } end
 call('HSETNX', G, 'instance', ARGV[4])
-call('HSETNX', G, 'version', '1')
+call('HSETNX', G, 'version', VERSION)
 if incarnation == '' then
   incarnation = string.format('%d', tick())
   if call('EXISTS', READY) == 0 or #call('XINFO', 'GROUPS', READY) == 0 then

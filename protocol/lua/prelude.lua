@@ -1,9 +1,12 @@
 -- Shared by every script: KEYS[1] is the agent's namespace G, and every other key is G .. ':…', in the
--- same Cluster slot by its hash tag. A room's hash is loaded once into a table, changed there, and written
--- back by save(), so that a script reads as a decision and costs one HSET and one HDEL.
+-- same Cluster slot by its hash tag (pipeline.py says why there is a KEYS[2], which never exists). A room's hash is
+-- loaded once into a table, changed there, and written back by save(), so that a script reads as a decision and costs
+-- one HSET and one HDEL.
 local G = KEYS[1]
 local call = redis.call
 
+local VERSION = 1 -- of what is written here, as VERSION in records.py: what has a newer one is not for this greenroom
+local TOO_NEW_MS = 500 -- after how long a room with such a message is looked at again, by whichever worker
 local FORGET_S = 60 -- how long a room's hash outlives its work, for requests that are sent again
 local CLAIMS_BYTES = 512 -- of the claims of a ready entry that are remembered, about a dozen
 local SIGNAL_TTL_S = 86400 -- how long a signal's receipt is kept
@@ -299,6 +302,35 @@ local function bury(h)
   if abort == 'interrupt' then consume(h, id, ticket, seq) end
 end
 
+-- Whether a record, as a flat list or by its version alone, was written by a newer greenroom.
+local function too_new(version) return (tonumber(version) or math.huge) > VERSION end
+local function version_of(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'v' then return fields[i + 1] end
+  end
+  return 1
+end
+
+-- A worker is too old for what it has found here: the next try is in a while. What follows has to give the room back, so that
+-- it is for any worker. Said once only, however often it is tried: `news` is for who is to log it.
+local function put_off(h, id, why, wait)
+  if h.last_error ~= why then
+    cycle_event('message.newer', h, id, h.settled or '0', 'error', why)
+    h.news = why
+  end
+  h.last_error = why
+  if wait > 0 then h.retry_at = iso(now_ms + wait) end
+end
+
+-- Gives the room back for anyone. Ends with save(): nothing may follow it.
+local function give_back(h, request)
+  unready(h)
+  park(h)
+  remember(h, request, 'released ' .. (h.news or ''))
+  save(h)
+  return { 'released', h.news or '' }
+end
+
 -- Grants the room's next message, or says why not. Ends with save(): nothing may follow it.
 -- ask: request, worker (nil keeps the owner), max_attempts, shielded ('1' for a non-interruptible agent).
 local function take(h, ask)
@@ -311,6 +343,9 @@ local function take(h, ask)
     elseif h.retry_at and ms_of(h.retry_at) > now_ms then
       h.phase = 'backoff'
       answer = 'backoff ' .. (ms_of(h.retry_at) - now_ms)
+    elseif too_new(version_of(head[2])) then
+      put_off(h, head[1], 'written by a newer greenroom: upgrade this worker', TOO_NEW_MS)
+      return give_back(h, ask.request)
     elseif (tonumber(h.attempt) or 0) >= tonumber(ask.max_attempts) then
       dead_letter(h, head[1], head[2], h.last_error or '')
     else
@@ -336,9 +371,5 @@ end
 -- give the room back for anyone.
 local function go_on(h, ask)
   if ask.next == '1' and h.owner then return take(h, ask) end
-  unready(h)
-  park(h)
-  remember(h, ask.request, 'released')
-  save(h)
-  return { 'released', '' }
+  return give_back(h, ask.request)
 end

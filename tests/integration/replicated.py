@@ -28,10 +28,10 @@ def free_port() -> int:
 
 
 class Node:
-    """One server process: a Redis, or a Sentinel."""
+    """One server process: a Redis, or a Sentinel; on any free port, unless it is told which."""
 
-    def __init__(self, folder: Path, *lines: str, sentinel: bool = False) -> None:
-        self.port = free_port()
+    def __init__(self, folder: Path, *lines: str, sentinel: bool = False, port: int | None = None) -> None:
+        self.port = free_port() if port is None else port
         self.folder = folder / str(self.port)
         self.folder.mkdir(parents=True)
         self._options = ["--sentinel"] if sentinel else []

@@ -172,11 +172,11 @@ def _settle(world: World, room: str, ticket: int, how: str) -> Request:
 
 
 def settle(world: World) -> None:
-    """Fail, reject or give back; one in ten asks to consume what nobody interrupted, which is refused."""
+    """Fail, reject, give back or put off; one in ten asks to consume what nobody interrupted, which is refused."""
     found = _working(world)
     if found is not None:
         worker, room, hold = found
-        how = world.rng.choices(("fail", "release", "reject", "consume"), (6, 2, 1, 1))[0]
+        how = world.rng.choices(("fail", "release", "too_new", "reject", "consume"), (6, 2, 1, 1, 1))[0]
         world.ask(worker, hold, _settle(world, room, hold.ticket, how))
 
 

@@ -83,6 +83,7 @@ MUTATIONS = (
     Mutation("a room at work is given back", 5, "release", "h.cycle or", ""),
     Mutation("an old incarnation renews", 5, "heartbeat", "elseif current and tonumber(current) >", "elseif false and nil >"),
     Mutation("who lost a room takes its next message", 6, "prelude", "ask.next == '1' and h.owner", "ask.next == '1'"),
+    Mutation("a worker that is too old keeps the room", 7, "settle", "ask.next = ''", ""),
     Mutation("an old incarnation leaves", 7, "leave", "if current and current ~= incarnation then", "if false then"),
     Mutation(
         "a room that is given back has an owner", 7, "prelude", "  unready(h)\n  park(h)\n  remember", "  park(h)\n  remember"

@@ -96,19 +96,19 @@ class ChildRun:
                 number, what, args = rest
                 self._link.request(partial(self._answer, number), what, *args)
             case "finished":
-                self._ended(Finished(self.ticket, *rest))
+                self._code_ended(Finished(self.ticket, *rest))
             case "failed":
                 error, rejected = rest
-                self._ended(Failed(self.ticket, error[:MAX_ERROR_CHARS], rejected))
+                self._code_ended(Failed(self.ticket, error[:MAX_ERROR_CHARS], rejected))
             case "cancelled":
                 (code,) = rest
-                self._ended(Cancelled(self.ticket, "not started" if code == "not started" else "cancelled"))
+                self._code_ended(Cancelled(self.ticket, "not started" if code == "not started" else "cancelled"))
 
     def _answer(self, number: int, answer: bytes | str, error: BaseException | None) -> None:
         if self._child is not None:
             self._child.send("answer", number, self._link.acked, answer, pack_error(error))
 
-    def _ended(self, report: Finished | Failed | Cancelled) -> None:
+    def _code_ended(self, report: Finished | Failed | Cancelled) -> None:
         """The code has ended by itself."""
         assert self._child is not None
         if self._aborted or self._link.ended:

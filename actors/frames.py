@@ -27,7 +27,7 @@ _FROM_CHILD: dict[str, tuple[type, ...]] = {
     "push": (int, bytes),
     "ask": (int, int, str, list),  # a number that the answer has, too; what, and with which arguments
     "finished": (int, bytes, bytes),
-    "failed": (int, str, bool),
+    "failed": (int, str, bool, bool),
     "cancelled": (int, str),
     "closed": (int, str, bytes, bytes),
 }

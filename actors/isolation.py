@@ -98,8 +98,8 @@ class ChildRun:
             case "finished":
                 self._code_ended(Finished(self.ticket, *rest))
             case "failed":
-                error, rejected = rest
-                self._code_ended(Failed(self.ticket, error[:MAX_ERROR_CHARS], rejected))
+                error, rejected, too_new = rest
+                self._code_ended(Failed(self.ticket, error[:MAX_ERROR_CHARS], rejected, too_new))
             case "cancelled":
                 (code,) = rest
                 self._code_ended(Cancelled(self.ticket, "not started" if code == "not started" else "cancelled"))

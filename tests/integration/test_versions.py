@@ -20,6 +20,7 @@ from greenroom.protocol.scripts import scripts
 from integration.agents import Director, events, eventually, ready_of, wait_event, wait_output
 from integration.command import Process
 from integration.conftest import Running
+from integration.isolated_agents import Isolated
 
 from helpers import unique
 
@@ -192,6 +193,17 @@ def test_a_state_of_a_newer_version_of_the_agent_leaves_its_message_uncharged_fo
     assert wait_output(client, "42", lambda output: output.final).body == [OLD, NEW, 1, "x"]
     with redis_py.Redis.from_url(redis_url) as raw:
         assert codec.decode(raw.get(keys.state("42"))) == [NEW, {"count": 8}]
+
+
+def test_a_child_process_that_is_too_old_for_a_state_leaves_its_message_uncharged_too(
+    running: Running, client: Client, redis: redis_py.Redis, keys: Keys, agent: str
+) -> None:
+    redis.set(keys.state("42"), codec.encode([NEW, {"count": 7}]))
+    running(Isolated)  # it tries each message once
+    client.send("42", "x")
+    wait_event(redis, agent, "message.newer", room="42")
+    put_off(client, "42", 2)
+    assert (client.status("42").attempt, client.status("42").waiting, client.overview().dead) == (0, 1, 0)
 
 
 # Side by side. ------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_what_is_no_msgpack_is_refused() -> None:
         ["ask", 1, 2, "shield", [True]],
         ["ask", 1, 2, "step", ["name", "begin", b""]],
         ["finished", 1, b"reply", b"="],
-        ["failed", 1, "error", False, False],
+        ["failed", 1, "error", False, True],
         ["cancelled", 1, "cancelled"],
         ["closed", 1, "stop", b"=", b""],
     ],

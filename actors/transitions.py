@@ -309,7 +309,7 @@ class RoomMachine:
             if self.draining:
                 self.state = State.SETTLING
                 return [Release(self.claimed)]
-            if self._woken:
+            if self._woken or self.ready != self.claimed:
                 return self._claim()  # as in WAITING: what it is to wait for may be gone
             self.state = State.WAITING
             return [Wait(int(detail))]

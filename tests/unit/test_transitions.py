@@ -319,6 +319,13 @@ def test_an_entry_that_arrived_while_the_last_was_being_given_back_is_claimed(st
     assert room.handle(taken("empty")) == [End("empty")]
 
 
+def test_a_room_that_is_told_to_wait_does_not_when_it_has_a_newer_entry() -> None:
+    """row 26: the message that it was to wait for is gone"""
+    room = machine(State.CLAIMING)
+    assert room.handle(Ready(NEWER)) == []
+    assert room.handle(taken("backoff", "500")) == [Claim(NEWER)]
+
+
 def test_a_draining_room_takes_nothing_after_its_commit() -> None:
     """row 38"""
     room = machine(State.RUNNING)

@@ -14,6 +14,8 @@ from ..protocol.log import log
 
 T = TypeVar("T")
 
+JOIN_S = 2.0  # how long a loop that is stopped may take before it is left behind
+
 
 class LoopThread:
     """A thread that runs one event loop. ``post`` is the cheap way in: one wake-up carries all that waits.
@@ -44,7 +46,7 @@ class LoopThread:
         if not self._thread.is_alive():
             return
         self.end()
-        self._thread.join(2.0)
+        self._thread.join(JOIN_S)
         if self._thread.is_alive():
             log.warning("loop.stuck", thread=self.name)
 

@@ -22,6 +22,7 @@ from .isolated import isolated
 from .latency import latency
 from .memory import memory
 from .recovery import recovery
+from .sizing import sizing
 from .throughput import throughput
 
 SECTIONS = {
@@ -32,6 +33,7 @@ SECTIONS = {
     "e": "recovery after SIGKILL of a worker: until what it had in processing is replayed",
     "f": "inside a cycle: what a step and a chunk cost, and chunks a second of many streaming rooms",
     "g": "cycles in child processes: what one costs, and how long a child outlives the stop of its cycle",
+    "h": "sizing: what rooms, messages and outputs take of Redis' memory, and a worker with nothing to do",
 }
 
 
@@ -65,6 +67,8 @@ def figures(url: str, options: argparse.Namespace) -> Iterator[Figure]:
         yield from inside(url, quick=quick, repeats=1 if quick else options.repeats)
     if "g" in sections:
         yield from isolated(url, quick=quick, repeats=1 if quick else options.repeats)
+    if "h" in sections:
+        yield from sizing(url, quick=quick)
 
 
 def machine(url: str) -> dict[str, Any]:

@@ -209,6 +209,7 @@ def test_the_control_stream_is_trimmed_to_what_is_said_once_every_live_worker_ha
     running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
 ) -> None:
     fast, slow = (running(director.agent(), retention=Retention(control=300)) for _ in range(2))
+    eventually(lambda: redis.hget(keys.worker(slow.name), "control"), "it has told its place")
     with blocked(slow._control):
         redis.persist(keys.worker(slow.name))  # its lease would run out, and with it its say
         signal_often(client, 6)
@@ -322,12 +323,12 @@ def test_nothing_that_is_under_way_is_forgotten(
         if room != "undelivered":
             remember(client, director, room)
     client.send("working", "wait")
-    run = director.run("working")
+    director.run("working")
     client.stop("stopped")
-    system.stop()
+    system.stop(timedelta(0))
     client.send("waiting", "wait")
     relaying().stop()
-    system = running(director.agent(), retention=Retention(idle_rooms=timedelta(seconds=1)))
+    running(director.agent(), retention=Retention(idle_rooms=timedelta(seconds=1)))
     remember(client, director, "undelivered")
     client.pause(everywhere=True)
     client.send("agent-held", "wait")

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from .keys import Keys
 from .pipeline import Durability, Pipeline
 from .records import Message, check_version, entry_id, fields, read_id, read_message, text
+from .retention import Retention
 
 Settlement = Literal["consume", "release", "too_new", "fail", "reject"]
 KEEP_STATE, DELETE_STATE = b"=", b"-"
@@ -83,6 +84,26 @@ class Beat:
     word: str
     incarnation: int
     instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A dead letter that was over the limit: its id, room and message, and of what it had died."""
+
+    id: str
+    room: str
+    message: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one call has swept; with ``more``, the next one passes over ``passed`` idle rooms."""
+
+    more: bool
+    passed: int
+    dropped: list[Dropped]
+    forgotten: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +230,14 @@ class Store:
         """How many rooms of dead workers were moved to this one's pending list."""
         return self.pipeline.run("adopt", worker, most, decode=_count)
 
+    def retain(self, worker: str, incarnation: int, retention: Retention) -> Future[Answer]:
+        """Say what is kept: the newest worker's word counts."""
+        return self.pipeline.run("retain", worker, incarnation, *retention.words(), decode=_answer)
+
+    def sweep(self, passed: int) -> Future[Swept]:
+        """Drop some of what is kept for too long, but for the first ``passed`` idle rooms."""
+        return self.pipeline.run("sweep", passed, decode=_swept)
+
     def pending(self, worker: str, after: str, count: int) -> Future[list[tuple[str, str]]]:
         """Ready id and room of what this worker owns, page by page."""
         words = ("XREADGROUP", "GROUP", "supervisors", worker, "COUNT", count, "STREAMS", self.keys.ready, after)
@@ -267,6 +296,12 @@ def _beat(answer: list[Any]) -> Beat:
     if answer[0] == b"newer":
         check_version(answer[1], "what this agent has in Redis")
     return Beat(text(answer[0]), int(answer[1]), text(answer[2]) if len(answer) > 2 else "")
+
+
+def _swept(answer: list[Any]) -> Swept:
+    flat = list(map(text, answer[2]))
+    dropped = [Dropped(*flat[i : i + 4]) for i in range(0, len(flat), 4)]
+    return Swept(answer[0] == b"more", int(answer[1]), dropped, int(answer[3]))
 
 
 def _enqueued(answer: list[Any]) -> Enqueued | Answer:

@@ -42,8 +42,10 @@ Place = tuple[int, int]
 _OF_THE_AGENT = (
     EventKind.MESSAGE_DISCARDED,
     EventKind.MESSAGE_REQUEUED,
+    EventKind.MESSAGE_DROPPED,
     EventKind.SIGNAL_APPLIED,
     EventKind.SIGNAL_MALFORMED,
+    EventKind.ROOM_FORGOTTEN,
     EventKind.WORKER_JOINED,
     EventKind.WORKER_LEFT,
     EventKind.OUTPUT_REJECTED,

@@ -49,7 +49,7 @@ class Relay:
     passed over; the ``aborted`` that ends them is handed over, as is what an interrupted cycle says at its end.
 
     It hands over what is sent from the first start of a relay of this name on; Redis keeps that until it is handed over, or the
-    room has sent nothing for 7 days. Of several processes with one name one hands over, and the others stand by.
+    relay is forgotten. Of several processes with one name one hands over, and the others stand by.
 
     It runs on two threads of its own and takes nothing over: no signal handlers, no logging configuration.
 

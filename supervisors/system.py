@@ -28,10 +28,12 @@ from ..protocol.connect import check_server, connect, translate, without_passwor
 from ..protocol.errors import GreenroomError, InvalidRequest, NewerVersion
 from ..protocol.keys import Keys, check_name
 from ..protocol.log import log
+from ..protocol.retention import Retention
 from ..protocol.store import Store
 from .control import ControlListener
 from .dispatcher import Dispatcher
 from .dump import describe
+from .housekeeper import Housekeeper
 from .listeners import Listener, ListenerFeed, Listeners
 from .loop_watch import LoopWatch
 from .rooms import RoomSupervisor
@@ -69,6 +71,7 @@ class ActorSystem:
         recovery_rate: how many rooms a second are resumed after a restart or a take-over, beside new work.
         redis_patience: when Redis has been unreachable for longer than this, the system ends with RedisUnavailable. None: it
             waits for ever, and work resumes by itself.
+        retention: what Redis keeps of the agent, and for how long: of all its workers, what the newest one says.
         on_end: called once, on a thread of its own, when a system that had started has ended: with None by ``stop``, else with
             the error that ``wait`` raises; then ``stop`` is still to be called, and it may be from there. What it raises is
             logged. ``stop`` waits 2 s for it at the most.
@@ -88,6 +91,7 @@ class ActorSystem:
         lease: timedelta = DEFAULT_LEASE,
         recovery_rate: float = 100.0,
         redis_patience: timedelta | None = None,
+        retention: Retention | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
         self._spec = inspect_agent(agent_class)
@@ -103,11 +107,14 @@ class ActorSystem:
         self._url = redis
         if redis_patience is not None and not (isinstance(redis_patience, timedelta) and redis_patience > timedelta(0)):
             raise InvalidRequest(f"redis_patience: want a timedelta of more than 0, or None, got {redis_patience!r}")
+        if retention is not None and not isinstance(retention, Retention):
+            raise InvalidRequest(f"retention: want a Retention, got {retention!r}")
         if on_end is not None and not callable(on_end):
             raise InvalidRequest(f"on_end: want a function, got {on_end!r}")
         self._max_rooms = max_rooms
         self._lease = lease
         self._redis_patience_s = None if redis_patience is None else redis_patience.total_seconds()
+        self._retention = Retention() if retention is None else retention
         self._on_end = on_end
         self._telling: threading.Thread | None = None
         self._recovery_rate = float(recovery_rate)
@@ -185,10 +192,12 @@ class ActorSystem:
             recovery_rate=self._recovery_rate,
             redis_patience_s=self._redis_patience_s,
             about=describe_process(),
+            retention=self._retention,
         )
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self._worker.beat()
+                await self._worker.retain()
                 await self._listeners.open(self._store)
         except TimeoutError as error:
             raise translate(error) from None
@@ -209,6 +218,7 @@ class ActorSystem:
             ChildSpec("dispatcher", lambda: Dispatcher.start(worker)),
             ChildSpec("listeners", lambda: ListenerFeed.start(worker, self._listeners)),
             ChildSpec("loop_watch", lambda: LoopWatch.start(worker, self._user)),
+            ChildSpec("housekeeper", lambda: Housekeeper.start(worker)),
         ]
         self._root: pykka.ActorRef[Supervisor] = Supervisor.start(specs, loop=self._control, strategy=Strategy.REST_FOR_ONE)
         monitor(self._root, self._root_ended)

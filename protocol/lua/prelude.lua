@@ -9,9 +9,9 @@ local VERSION = 1 -- of what is written here, as VERSION in records.py: what has
 local TOO_NEW_MS = 500 -- after how long a room with such a message is looked at again, by whichever worker
 local FORGET_S = 60 -- how long a room's hash outlives its work, for requests that are sent again
 local CLAIMS_BYTES = 512 -- of the claims of a ready entry that are remembered, about a dozen
-local SIGNAL_TTL_S = 86400 -- how long a signal's receipt is kept
-local OUTBOX_MAX, OUTBOX_TTL_S = 1000, 604800 -- outputs kept a room (about), and for how long after the last
-local EVENTS_MAX, CONTROL_MAX = 10000, 10000 -- entries kept (about)
+
+-- What is kept where no worker has said anything else (retain.lua): entries (about), and seconds.
+local KEEP = { outbox = 1000, outbox_s = 604800, events = 10000, control = 10000, receipts_s = 86400, dead = 100000 }
 
 local READY, GROUP = G .. ':ready', 'supervisors'
 local PROCESSING, HELD, ROOMS = G .. ':processing', G .. ':held', G .. ':rooms'
@@ -72,7 +72,20 @@ local function tick()
   return value
 end
 
-local function agent_mode() return call('HGET', G, 'mode') or nil end
+-- What G says for nearly every script, read once: the mode, and what is to be kept.
+local about_agent = nil
+local function of_agent()
+  if not about_agent then
+    local v = call('HMGET', G, 'mode', 'keep_outbox', 'keep_outbox_s', 'keep_events')
+    about_agent = { mode = v[1] or nil, outbox = tonumber(v[2] or KEEP.outbox), outbox_s = tonumber(v[3] or KEEP.outbox_s),
+      events = tonumber(v[4] or KEEP.events) }
+  end
+  return about_agent
+end
+local function agent_mode() return of_agent().mode end
+
+-- What few scripts ask for; nil: for ever.
+local function kept(what) return tonumber(call('HGET', G, 'keep_' .. what) or KEEP[what]) end
 
 -- Hand-written control entries are handled once and in order, whoever reads them: a cursor in G says how far. Answers
 -- whether this one was handled before, and moves the cursor.
@@ -90,7 +103,7 @@ end
 
 -- What happened, for people and readers. ------------------------------------------------------------
 
-local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', EVENTS_MAX, '*', 'event', kind, ...) end
+local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', of_agent().events, '*', 'event', kind, ...) end
 
 -- Of a message, or a cycle of it, with the worker that has the room at this instant, if one has.
 local function cycle_event(kind, h, id, ticket, ...)
@@ -113,18 +126,19 @@ local function note_undelivered(room, id, kind, ticket)
     if call('HSETNX', undelivered, room, id) == 1 then call('PUBLISH', undelivered, room)
     elseif kind == 'aborted' then
       call('SADD', aborted_key(room), ticket)
-      call('EXPIRE', aborted_key(room), OUTBOX_TTL_S)
     end
   end
 end
 
--- A relay has nothing of this room left. Once none has, the outbox is trimmed: output() does not while there are relays.
+-- A relay has nothing of this room left. Once none has, the outbox is trimmed, and expires: output() sees to neither while
+-- there are relays.
 local function let_go(relay, room)
   call('HDEL', undelivered_key(relay), room)
   for _, other in ipairs(relays()) do
     if call('HEXISTS', undelivered_key(other), room) == 1 then return end
   end
-  call('XTRIM', outbox_key(room), 'MAXLEN', '~', OUTBOX_MAX, 'LIMIT', 0)
+  call('XTRIM', outbox_key(room), 'MAXLEN', '~', of_agent().outbox, 'LIMIT', 0)
+  call('EXPIRE', outbox_key(room), of_agent().outbox_s)
   call('UNLINK', aborted_key(room))
 end
 
@@ -132,13 +146,14 @@ end
 local function output(room, kind, message, ticket, seq, body, ...)
   local box, id = outbox_key(room), nil
   if #relays() == 0 then
-    id = call('XADD', box, 'MAXLEN', '~', OUTBOX_MAX, '*', 'kind', kind, 'message', message,
+    id = call('XADD', box, 'MAXLEN', '~', of_agent().outbox, '*', 'kind', kind, 'message', message,
       'ticket', ticket, 'seq', seq, 'body', body, ...)
+    call('EXPIRE', box, of_agent().outbox_s)
   else
     id = call('XADD', box, '*', 'kind', kind, 'message', message, 'ticket', ticket, 'seq', seq, 'body', body, ...)
+    call('PERSIST', box)
     note_undelivered(room, id, kind, ticket)
   end
-  call('EXPIRE', box, OUTBOX_TTL_S)
   call('PUBLISH', box, id)
 end
 
@@ -218,7 +233,10 @@ local function park(h)
     call('UNLINK', messages_key(h.room), room_key(h.room) .. ':steps')
     h.phase, h.processing, h.attempt, h.retry_at, h.last_error = nil, nil, nil, nil, nil
     h.forget = not h.mode
-    if h.forget and call('EXISTS', room_key(h.room) .. ':state') == 0 then call('ZREM', ROOMS, h.room) end
+    if h.forget then
+      if call('EXISTS', room_key(h.room) .. ':state') == 0 then call('ZREM', ROOMS, h.room)
+      else call('ZADD', ROOMS, now_ms, h.room) end -- idle from now on
+    end
   elseif h.mode or agent_mode() then
     unready(h)
     call('SADD', HELD, h.room)

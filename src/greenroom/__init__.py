@@ -51,6 +51,7 @@ from .protocol.records import (
     Receipt,
     RoomStatus,
 )
+from .protocol.retention import Retention
 from .protocol.sync_client import Client
 from .supervisors.child import ChildInfo, ChildSpec
 from .supervisors.named import NamedRef
@@ -115,6 +116,7 @@ __all__ = [
     "ReplyLost",
     "Restart",
     "RestartPolicy",
+    "Retention",
     "RoomStatus",
     "Strategy",
     "Superseded",

@@ -108,5 +108,14 @@ MUTATIONS = (
     ),
     Mutation("two processes of a relay hand over", 12, "relay", "if holder and holder ~= token then", "if false then"),
     Mutation("a forgotten relay stays registered", 12, "forget_relay", "call('HDEL', RELAYS, name)", "call('EXISTS', RELAYS)"),
+    Mutation("a room with work is forgotten", 9, "sweep", "if is_in_use(room) then", "if false then"),
+    Mutation("an idle room's state stays", 10, "sweep", "call('UNLINK', room_key(room) .. ':state')", ""),
+    Mutation(
+        "a room with outputs for a relay is forgotten",
+        12,
+        "sweep",
+        "undelivered_key(relay), room) == 1",
+        "undelivered_key(relay), room) == 2",
+    ),
     Mutation("aborted cycles are remembered for ever", 10, "prelude", "  call('UNLINK', aborted_key(room))\n", ""),
 )

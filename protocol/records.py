@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from . import codec
 from .errors import NewerVersion, RedisRefused, UnknownMode
 
-VERSION = 1  # of what is written here, as VERSION in lua/prelude.lua: older records are read, newer ones refused
+# As in lua/prelude.lua: of each message, and of all that an agent has in Redis. What is older is read, what is newer refused.
+VERSION, LAYOUT = 1, 1
 _NUMBER = re.compile(r"[0-9]{1,18}(-0)?")
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
@@ -256,15 +257,14 @@ def entry_id(message: int) -> str:
     return f"{message}-0"
 
 
-def check_version(version: bytes, what: str) -> None:
-    """Refuse what was written by a newer greenroom.
+def check_version(version: bytes, known: int, what: str) -> None:
+    """Refuse what was written by a newer greenroom than one that knows versions up to ``known``.
 
     Raises:
         NewerVersion: that it was.
     """
-    if not version.isdigit() or int(version) > VERSION:
-        newer = text(version)[:20]
-        raise NewerVersion(f"{what} was written by a newer greenroom (version {newer} of its records, here {VERSION}): upgrade")
+    if not version.isdigit() or int(version) > known:
+        raise NewerVersion(f"{what} was written by a newer greenroom (version {text(version)[:20]}, here {known}): upgrade")
 
 
 def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
@@ -274,7 +274,7 @@ def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, b
         NewerVersion: the entry was written by a newer version of greenroom. No worker gets to see one: it is not granted.
         InvalidBody: the body is no msgpack.
     """
-    check_version(entry.get("v", b"1"), f"message {message_id} of room {room}")
+    check_version(entry.get("v", b"1"), VERSION, f"message {message_id} of room {room}")
     body = codec.decode(entry["body"])
     at = dt.datetime.fromisoformat(text(entry["at"]))
     return Message.model_construct(id=message_id, room=room, body=body, attempt=attempt, enqueued_at=at)
@@ -314,7 +314,7 @@ def read_dead_letter(letter_id: bytes, entry: Mapping[bytes, bytes]) -> DeadLett
     Raises:
         NewerVersion: it was written by a newer version of greenroom.
     """
-    check_version(entry.get(b"v", b"1"), f"dead letter {text(letter_id)}")
+    check_version(entry.get(b"v", b"1"), VERSION, f"dead letter {text(letter_id)}")
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
     body = codec.decode(entry[b"body"])
     return DeadLetter.model_validate({**row, "id": text(letter_id), "message": read_id(row["message"]), "body": body})

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ..protocol import codec
 from ..protocol.errors import GreenroomError, Reject
 from ..protocol.log import log
-from ..protocol.records import Message, Mode
+from ..protocol.records import Message, Mode, Unreadable
 from ..protocol.store import KEEP_STATE, Abort
 from .agent import Agent, AgentSpec, Runs
 from .cycle import BaseCycle, Cycle, ThreadCycle
@@ -159,6 +159,8 @@ class CycleRun:
         return None
 
     def _load(self) -> Any:
+        if isinstance(self._message.body, Unreadable):
+            raise self._message.body.error
         return self._runner.spec.state.load(self._stored, self._runner.agent.upgrade_state)
 
     def _finished(self, cycle: BaseCycle, reply: Any) -> Finished:

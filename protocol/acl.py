@@ -33,7 +33,7 @@ _SENDS = (
     *("xack", "xadd", "xdel", "zadd", "zrem"),
 )
 _WORKS = (
-    *("del", "hsetnx", "pexpire", "xclaim", "xreadgroup"),
+    *("del", "hsetnx", "pexpire", "type", "xclaim", "xreadgroup"),
     *("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xinfo|groups"),
 )
 
@@ -88,7 +88,9 @@ def _word(text: str) -> str:
 
 # What each command is tried with: a dot stands for a key of the agent, and for a channel.
 _TRIED_WITH = {
-    **dict.fromkeys(("exists", "get", "hgetall", "scard", "smembers", "zcard", "xlen", "subscribe", "unsubscribe"), "."),
+    **dict.fromkeys(
+        ("exists", "get", "hgetall", "scard", "smembers", "type", "zcard", "xlen", "subscribe", "unsubscribe"), "."
+    ),
     **dict.fromkeys(("del", "persist", "unlink", "xinfo|groups"), "."),
     **dict.fromkeys(("hget", "hmget", "hdel", "sadd", "srem", "zrem", "publish", "xpending", "xinfo|consumers"), ". 1"),
     **dict.fromkeys(("expire", "pexpire", "set"), ". 1"),

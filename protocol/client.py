@@ -26,9 +26,11 @@ from .errors import (
     NotFound,
     NotReplicated,
     QueueFull,
+    RedisRefused,
     RedisUnavailable,
 )
 from .keys import Keys, check_name
+from .log import log
 from .pipeline import Durability
 from .records import (
     AgentStatus,
@@ -85,6 +87,18 @@ def _confirmed(answer: T, short: NotReplicated | None) -> T:
         short.answer = answer
         raise short
     return answer
+
+
+def _answered(answer: Any) -> Any:
+    """The answer of a request that was waited for beside others, or what it raised."""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
+
+
+def _pairs(answer: Any) -> dict[bytes, bytes]:
+    flat = _answered(answer)
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _check_entry(value: object, what: str) -> str:
@@ -258,8 +272,13 @@ class AsyncClient:
             words = ("XRANGE", self._keys.outbox(room), start, "+", "COUNT", PAGE)
             entries = await self._store.pipeline.command(*words)
             for output_id, flat in entries:
-                yield read_output(output_id, dict(zip(flat[::2], flat[1::2], strict=True)))
                 start = f"({text(output_id)}"
+                try:
+                    output = read_output(output_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+                except RedisRefused as error:  # of no greenroom, or a newer one: the others are to be read all the same
+                    log.warning("output.unreadable", room=room, error=error)
+                else:
+                    yield output
             if len(entries) < PAGE:
                 return
 
@@ -308,8 +327,13 @@ class AsyncClient:
         while True:
             entries = await self._store.pipeline.command("XRANGE", self._keys.dead, start, "+", "COUNT", PAGE)
             for letter_id, flat in entries:
-                yield read_dead_letter(letter_id, dict(zip(flat[::2], flat[1::2], strict=True)))
                 start = f"({text(letter_id)}"
+                try:
+                    letter = read_dead_letter(letter_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+                except RedisRefused as error:
+                    log.warning("dead_letter.unreadable", error=error)
+                else:
+                    yield letter
             if len(entries) < PAGE:
                 return
 
@@ -383,26 +407,33 @@ class AsyncClient:
 
     async def status(self, room: str) -> RoomStatus:
         """A room as it is now; a room that has nothing is one with no phase and no hold."""
-        return (await self._statuses([check_name(room, "room")]))[0]
+        return (await self._statuses([check_name(room, "room")], strict=True))[0]
 
-    async def _statuses(self, rooms: list[str]) -> list[RoomStatus]:
+    async def _statuses(self, rooms: list[str], *, strict: bool) -> list[RoomStatus]:
         command = self._store.pipeline.command
         entries = [command("HGETALL", self._keys.room(room)) for room in rooms]
         lengths = [command("XLEN", self._keys.messages(room)) for room in rooms]
-        answers = await asyncio.gather(*entries, *lengths)
-        return [
-            read_status(room, dict(zip(flat[::2], flat[1::2], strict=True)), waiting)
-            for room, flat, waiting in zip(rooms, answers[: len(rooms)], answers[len(rooms) :], strict=True)
-        ]
+        answers = await asyncio.gather(*entries, *lengths, return_exceptions=True)
+        found = []
+        for room, flat, waiting in zip(rooms, answers[: len(rooms)], answers[len(rooms) :], strict=True):
+            try:
+                found.append(read_status(room, _pairs(flat), _answered(waiting)))
+            except RedisRefused as error:
+                if strict:
+                    raise
+                found.append(RoomStatus(room=room, last_error=str(error)))
+        return found
 
     async def rooms(self) -> AsyncIterator[RoomStatus]:
-        """Every room that has work, a mode or state, in no order."""
+        """Every room that has work, a mode or state, in no order. One whose hash greenroom did not write has that as its
+        ``last_error``.
+        """
         cursor, seen = b"0", set[str]()
         while True:
             cursor, flat = await self._store.pipeline.command("ZSCAN", self._keys.rooms, cursor, "COUNT", PAGE)
             fresh = [room for room in map(text, flat[::2]) if room not in seen]
             seen.update(fresh)
-            for status in await self._statuses(fresh):
+            for status in await self._statuses(fresh, strict=False):
                 yield status
             if cursor == b"0":
                 return

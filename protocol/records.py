@@ -5,15 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from . import codec
-from .errors import RedisRefused, UnknownMode
+from .errors import GreenroomError, InvalidBody, RedisRefused, Reject, UnknownMode
 
 VERSION = 1
+MAX_WHY_CHARS = 300
 
 
 class Mode(StrEnum):
@@ -194,25 +197,45 @@ def entry_id(message: int) -> str:
     return f"{message}-0"
 
 
-def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
-    """A message from its stream entry.
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """In place of a body: what a handler's cycle fails of before it begins."""
 
-    Raises:
-        RedisRefused: the entry was written by a newer version of greenroom.
-        InvalidBody: the body is no msgpack.
-    """
-    if int(entry.get("v", b"1")) > VERSION:
-        raise RedisRefused(f"message {message_id} of room {room} was written by a newer greenroom: upgrade this worker")
-    body = codec.decode(entry["body"])
-    at = dt.datetime.fromisoformat(text(entry["at"]))
+    error: GreenroomError
+
+
+def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
+    """A message from its stream entry, whatever that is: one that no greenroom wrote, or a newer one, has a body Unreadable."""
+    body: Any
+    at = dt.datetime.fromtimestamp(0, dt.UTC)
+    try:
+        if int(entry.get("v", b"1")) > VERSION:
+            raise RedisRefused(f"message {message_id} of room {room} was written by a newer greenroom: upgrade this worker")
+        at = dt.datetime.fromisoformat(text(entry["at"]))
+        body = codec.decode(entry["body"])
+    except RedisRefused as error:
+        body = Unreadable(error)
+    except (KeyError, ValueError) as error:
+        body = Unreadable(Reject(f"the message is not what greenroom writes: {_why(error)}"))
     return Message.model_construct(id=message_id, room=room, body=body, attempt=attempt, enqueued_at=at)
 
 
+def _why(error: Exception) -> str:
+    return f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)[:MAX_WHY_CHARS]
+
+
 def read_output(output_id: bytes, entry: Mapping[bytes, bytes]) -> Output:
-    """An output from its outbox entry."""
+    """An output from its outbox entry.
+
+    Raises:
+        RedisRefused: it is not what greenroom writes.
+    """
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
-    body = codec.decode(entry[b"body"]) if entry.get(b"body") else None
-    return Output.model_validate({**row, "id": text(output_id), "message": read_id(row["message"]), "body": body})
+    try:
+        body = codec.decode(entry[b"body"]) if entry.get(b"body") else None
+        return Output.model_validate({**row, "id": text(output_id), "message": read_id(row["message"]), "body": body})
+    except (KeyError, ValueError) as error:
+        raise RedisRefused(f"output {text(output_id)} is not what greenroom writes: {_why(error)}") from None
 
 
 def read_receipts(data: bytes) -> list[Receipt]:
@@ -226,19 +249,34 @@ def read_receipts(data: bytes) -> list[Receipt]:
 
 
 def read_dead_letter(letter_id: bytes, entry: Mapping[bytes, bytes]) -> DeadLetter:
-    """A dead letter from its stream entry."""
+    """A dead letter from its stream entry. A body that is no msgpack, of which it may have died, is given as its bytes.
+
+    Raises:
+        RedisRefused: it is not what greenroom writes.
+    """
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
-    body = codec.decode(entry[b"body"])
-    return DeadLetter.model_validate({**row, "id": text(letter_id), "message": read_id(row["message"]), "body": body})
+    body: Any = entry.get(b"body")
+    with suppress(InvalidBody):
+        body = codec.decode(body or b"")
+    try:
+        return DeadLetter.model_validate({**row, "id": text(letter_id), "message": read_id(row["message"]), "body": body})
+    except (KeyError, ValueError) as error:
+        raise RedisRefused(f"dead letter {text(letter_id)} is not what greenroom writes: {_why(error)}") from None
 
 
 def read_hold(row: Mapping[str, str]) -> Hold | None:
-    """Why the room or agent of this hash is held, or None."""
+    """Why the room or agent of this hash is held, or None.
+
+    Raises:
+        RedisRefused: the hash is not what greenroom writes.
+    """
     if not row.get("mode"):
         return None
-    return Hold.model_validate(
-        {name: row[f"mode_{name}"] for name in ("by", "reason", "at", "cid") if f"mode_{name}" in row} | {"mode": row["mode"]}
-    )
+    said = {name: row[f"mode_{name}"] for name in ("by", "reason", "at", "cid") if f"mode_{name}" in row}
+    try:
+        return Hold.model_validate(said | {"mode": row["mode"]})
+    except ValidationError as error:
+        raise RedisRefused(f"a hash has a mode that greenroom did not write: {_why(error)}") from None
 
 
 def read_status(room: str, entry: Mapping[bytes, bytes], waiting: int) -> RoomStatus:
@@ -248,9 +286,9 @@ def read_status(room: str, entry: Mapping[bytes, bytes], waiting: int) -> RoomSt
         RedisRefused: the hash is not what greenroom writes.
     """
     row = {text(name): text(value) for name, value in entry.items()}
-    processing = read_id(row["processing"]) if "processing" in row else None
-    named = {"processing": processing, "ticket": row.get("cycle"), "shielded": "shield" in row, "hold": read_hold(row)}
     try:
+        processing = read_id(row["processing"]) if "processing" in row else None
+        named = {"processing": processing, "ticket": row.get("cycle"), "shielded": "shield" in row, "hold": read_hold(row)}
         return RoomStatus.model_validate({**row, **named, "room": room, "waiting": waiting})
-    except ValidationError as error:
-        raise RedisRefused(f"room {room} has a hash that greenroom did not write: {error}") from None
+    except ValueError as error:
+        raise RedisRefused(f"room {room} has a hash that greenroom did not write: {_why(error)}") from None

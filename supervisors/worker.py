@@ -15,7 +15,7 @@ import pykka
 
 from ..actors.loop_actor import tell
 from ..actors.room import RoomContext
-from ..protocol.errors import GreenroomError, RedisEmptied, RedisUnavailable, Superseded
+from ..protocol.errors import GreenroomError, RedisEmptied, RedisRefused, RedisUnavailable, Superseded
 from ..protocol.log import log
 from ..protocol.store import Beat
 from .rooms import Owned, RoomSupervisor
@@ -55,6 +55,7 @@ class Worker:
         Raises:
             Superseded: a newer worker of this name exists.
             RedisEmptied: this is not the Redis that the worker joined, or it has lost its data.
+            RedisRefused: to join, the data is of a newer version.
         """
         context, asked_s = self.context, time.monotonic()
         beat = await context.store.heartbeat(
@@ -67,6 +68,10 @@ class Worker:
         if beat.word == "superseded":
             raise Superseded(
                 f"a newer worker named {context.worker} has taken over: give each worker a name of its own, or end the other"
+            )
+        if beat.word == "newer":
+            raise RedisRefused(
+                f"the agent's data was written by a newer greenroom (version {beat.incarnation}): upgrade this worker"
             )
         if beat.word == "emptied":
             raise RedisEmptied(

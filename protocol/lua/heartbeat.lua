@@ -3,15 +3,19 @@
 -- Answers: {'ok' | 'lapsed' (the lease had run out: others may own its rooms), incarnation, the agent's instance id} |
 -- {'superseded', the newer incarnation} | {'emptied', incarnation} (not the data that this worker joined: nothing is written,
 -- for its incarnation says nothing beside those of a clock that began anew)
+-- {'newer', the version of the agent's data} (to join: this greenroom cannot read it)
 -- Events: worker.joined, worker.lapsed
 local worker, incarnation, lease = ARGV[1], ARGV[2], ARGV[3]
 local key = G .. ':worker:' .. worker
-local current = call('HGET', key, 'incarnation')
+if call('TYPE', key).ok ~= 'hash' then call('DEL', key) end
+local current = tonumber(call('HGET', key, 'incarnation') or nil)
 local status = 'ok'
 
 if incarnation ~= '' and call('HGET', G, 'instance') ~= ARGV[4] then return { 'emptied', incarnation } end
+local version = tonumber(call('HGET', G, 'version') or nil)
+if incarnation == '' and version and version > VERSION then return { 'newer', string.format('%.0f', version) } end
 call('HSETNX', G, 'instance', ARGV[4])
-call('HSETNX', G, 'version', '1')
+call('HSETNX', G, 'version', VERSION)
 if incarnation == '' then
   incarnation = string.format('%d', tick())
   if call('EXISTS', READY) == 0 or #call('XINFO', 'GROUPS', READY) == 0 then
@@ -19,7 +23,7 @@ if incarnation == '' then
   end
   call('DEL', key)
   event('worker.joined', 'worker', worker, 'incarnation', incarnation)
-elseif current and tonumber(current) > tonumber(incarnation) then return { 'superseded', current }
+elseif current and current > tonumber(incarnation) then return { 'superseded', string.format('%.0f', current) }
 elseif not current then
   status = 'lapsed'
   event('worker.lapsed', 'worker', worker, 'incarnation', incarnation)

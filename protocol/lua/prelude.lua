@@ -4,11 +4,13 @@
 local G = KEYS[1]
 local call = redis.call
 
+local VERSION = 1 -- of all that is stored
 local FORGET_S = 60 -- how long a room's hash outlives its work, for requests that are sent again
 local CLAIMS_BYTES = 512 -- of the claims of a ready entry that are remembered, about a dozen
 local SIGNAL_TTL_S = 86400 -- how long a signal's receipt is kept
 local OUTBOX_MAX, OUTBOX_TTL_S = 1000, 604800 -- outputs kept a room (about), and for how long after the last
 local EVENTS_MAX, CONTROL_MAX = 10000, 10000 -- entries kept (about)
+local FIELDS_MAX = 64 -- names and values of a message that are kept with its dead letter
 
 local READY, GROUP = G .. ':ready', 'supervisors'
 local PROCESSING, HELD, ROOMS = G .. ':processing', G .. ':held', G .. ':rooms'
@@ -41,6 +43,7 @@ end
 local function ms_of(text)
   local year, month, day, hour, minute, second, milli = text:match('(%d+)-(%d+)-(%d+)T(%d+):(%d+):(%d+)%.(%d+)Z')
   year, month = tonumber(year), tonumber(month)
+  if not month then return 0 end
   if month <= 2 then year = year - 1 end
   local era = math.floor(year / 400)
   local yoe = year - era * 400
@@ -66,10 +69,10 @@ local function agent_mode() return call('HGET', G, 'mode') or nil end
 -- Hand-written control entries are handled once and in order, whoever reads them: a cursor in G says how far. Answers
 -- whether this one was handled before, and moves the cursor.
 local function handled(entry)
-  local cursor = call('HGET', G, 'control_cursor')
-  if cursor then
-    local ms, seq = entry:match('(%d+)-(%d+)')
-    local cursor_ms, cursor_seq = cursor:match('(%d+)-(%d+)')
+  local cursor = call('HGET', G, 'control_cursor') or ''
+  local ms, seq = entry:match('(%d+)-(%d+)')
+  local cursor_ms, cursor_seq = cursor:match('(%d+)-(%d+)')
+  if cursor_ms then
     ms, cursor_ms = tonumber(ms), tonumber(cursor_ms)
     if ms < cursor_ms or (ms == cursor_ms and tonumber(seq) <= tonumber(cursor_seq)) then return true end
   end
@@ -80,6 +83,14 @@ end
 -- What happened, for people and readers. ------------------------------------------------------------
 
 local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', EVENTS_MAX, '*', 'event', kind, ...) end
+
+-- Does something for one room of many: one whose record is not what scripts write must not keep the others from their turn.
+-- Answers what f answers, or nothing.
+local function safely(room, f, ...)
+  local fine, first, second = pcall(f, ...)
+  if fine then return first, second end
+  event('room.unreadable', 'room', room, 'error', tostring(type(first) == 'table' and first.err or first))
+end
 
 -- Appends one entry to the room's outbox. The publication is only a hint that wakes readers.
 local function output(room, kind, message, ticket, seq, body, ...)
@@ -224,8 +235,12 @@ end
 
 local function dead_letter(h, id, fields, error)
   local ticket = h.settled or '0'
-  call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error,
-    'died_at', now, unpack(fields))
+  local own, said = {}, { room = h.room, message = id, attempts = h.attempt or 0, error = error, died_at = now }
+  for i = 1, math.min(#fields, FIELDS_MAX), 2 do -- a message that was written by hand may have any, and too many
+    if not said[fields[i]] then own[#own + 1], own[#own + 2] = fields[i], fields[i + 1] end
+  end
+  call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', said.attempts, 'error', error,
+    'died_at', now, unpack(own))
   output(h.room, 'dead', id, ticket, 0, '', 'error', error)
   event('message.dead', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error)
   end_message(h, id)

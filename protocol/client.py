@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Self, TypeVar
 
 from . import codec
+from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
 from .errors import (
     AskTimeout,
@@ -53,7 +54,6 @@ from .wakeups import Wakeups
 
 T = TypeVar("T")
 
-DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
 MAX_NOTE_BYTES = 1024
 PAGE = 200

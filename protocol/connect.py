@@ -21,6 +21,7 @@ from .checks import Severity, server_findings
 from .errors import InvalidRequest, RedisError, RedisRefused, RedisUnavailable
 from .primary import PrimaryPool
 
+DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 CONNECT_TIMEOUT_S = 5.0
 SENTINEL_TIMEOUT_S = 0.5  # for one of them: the next one is asked after that
 SENTINEL_PORT = 26379

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,6 +32,7 @@ from ..protocol.store import Store
 from .control import ControlListener
 from .dispatcher import Dispatcher
 from .dump import describe
+from .liveness import LivenessSocket
 from .rooms import RoomSupervisor
 from .supervisor import ChildSpec, Strategy, Supervisor
 from .worker import Worker, WorkerLease, describe_process
@@ -65,6 +67,7 @@ class ActorSystem:
         recovery_rate: how many rooms a second are resumed after a restart or a take-over, beside new work.
         redis_patience: when Redis has been unreachable for longer than this, the system ends with RedisUnavailable. None: it
             waits for ever, and work resumes by itself.
+        probes: a directory for a Unix socket on which ``greenroom check --live`` finds out whether the control thread turns.
         on_end: called once, on a thread of its own, when a system that had started has ended: with None by ``stop``, else with
             the error that ``wait`` raises; then ``stop`` is still to be called, and it may be from there. What it raises is
             logged. ``stop`` waits 2 s for it at the most.
@@ -84,6 +87,7 @@ class ActorSystem:
         lease: timedelta = DEFAULT_LEASE,
         recovery_rate: float = 100.0,
         redis_patience: timedelta | None = None,
+        probes: str | os.PathLike[str] | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
         self._spec = inspect_agent(agent_class)
@@ -101,6 +105,7 @@ class ActorSystem:
             raise InvalidRequest(f"redis_patience: want a timedelta of more than 0, or None, got {redis_patience!r}")
         if on_end is not None and not callable(on_end):
             raise InvalidRequest(f"on_end: want a function, got {on_end!r}")
+        self._liveness = None if probes is None else LivenessSocket(Path(probes), agent, self.name)
         self._max_rooms = max_rooms
         self._lease = lease
         self._redis_patience_s = None if redis_patience is None else redis_patience.total_seconds()
@@ -150,12 +155,13 @@ class ActorSystem:
         self._redis = connect(self._url)
         self._store = Store(self._redis, self._keys)
         try:
+            if self._liveness is not None:
+                await self._liveness.open()
             for warning in await check_server(self._redis):
                 log.warning("redis.check", warning=warning)
             await self._join(agent)
         except BaseException:
-            await self._store.close()
-            await self._redis.aclose()
+            await self._close()
             raise
 
     async def _join(self, agent: Agent) -> None:
@@ -262,8 +268,13 @@ class ActorSystem:
                     await self._store.leave(self.name, self._worker.context.incarnation)
             except (TimeoutError, GreenroomError) as error:
                 log.warning("worker.left_badly", worker=self.name, error=error)
+        await self._close()
+
+    async def _close(self) -> None:
         await self._store.close()
         await self._redis.aclose()
+        if self._liveness is not None:
+            self._liveness.close()
 
     async def _drain(self, grace_s: float) -> None:
         rooms = self._worker.rooms._actor_weakref() if self._worker.rooms is not None else None

@@ -14,6 +14,7 @@ import typer
 
 from .app_path import load_agent
 from .commands.acl import acl
+from .commands.check import run as run_check
 from .commands.doctor import doctor
 from .options import AgentName, Embedded, Json, RedisUrl
 from .options import option as _option
@@ -31,11 +32,12 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .running import option_words, run_parent, seconds, server_of, url_of, using
+from .running import option_words, run_parent, seconds, using
 from .supervisors.orders import Orders
 from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
 from .supervisors.processes import worker_names
 from .supervisors.system import ActorSystem
+from .where import server_of, url_of
 
 PATIENCE_S = 5.0
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -98,6 +100,15 @@ def run(
     ] = 100.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
     log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+    probes: Annotated[
+        Path | None,
+        _option(
+            "--probes",
+            metavar="DIR",
+            envvar="GREENROOM_PROBES",
+            help="Answer greenroom check --live on a Unix socket in this directory.",
+        ),
+    ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end.
@@ -111,7 +122,14 @@ def run(
     try:
         with Orders(lifeline) as orders:
             if processes is not None:
-                options = {"max-rooms": max_rooms, "lease": lease, "recovery-rate": recovery_rate, "grace": grace}
+                options: dict[str, object] = {
+                    "max-rooms": max_rooms,
+                    "lease": lease,
+                    "recovery-rate": recovery_rate,
+                    "grace": grace,
+                }
+                if probes is not None:
+                    options["probes"] = probes
                 words = ["--agent", agent, "--log-level", log_level, *option_words(options)]
                 return run_parent([app, *words], agent, worker_names(name, processes), server_of(redis, embedded), orders)
             agent_class = load_agent(app)
@@ -124,6 +142,7 @@ def run(
                     max_rooms=max_rooms,
                     lease=lease_period,
                     recovery_rate=recovery_rate,
+                    probes=probes,
                 )
                 return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain
@@ -315,6 +334,12 @@ def _show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], 
 
 app.command()(acl)
 app.command()(doctor)
+
+
+@app.command("check", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def check(context: typer.Context) -> int:
+    """Answer a probe: whether a worker is ready, or lives."""
+    return run_check(context.args)
 
 
 # The program. ---------------------------------------------------------------------------------------

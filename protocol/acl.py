@@ -23,17 +23,19 @@ class Role(StrEnum):
 
 
 _READS = (
-    *("ping", "select", "time", "acl|whoami", "multi", "discard"),  # the last two: what doctor finds out rights with
-    *("exists", "get", "hget", "hgetall", "hmget", "scard", "smembers", "zcard", "zrange", "zscan"),
-    *("xlen", "xpending", "xrange", "xread", "xrevrange", "subscribe", "unsubscribe"),
+    *("ping", "select", "time", "cluster|info", "cluster|slots"),
+    *("acl|whoami", "multi", "discard"),  # what doctor finds out rights with
+    *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "hscan", "scard", "sismember", "smembers"),
+    *("xlen", "xpending", "xrange", "xread", "xrevrange", "zcard", "zrange", "zrangebyscore", "zscan"),
+    *("subscribe", "unsubscribe"),
 )
 _SENDS = (
     *("evalsha", "script|load", "publish", "wait", "info"),
-    *("expire", "hdel", "hset", "persist", "sadd", "set", "srem", "unlink"),
-    *("xack", "xadd", "xdel", "zadd", "zrem"),
+    *("expire", "hdel", "hset", "hsetnx", "persist", "sadd", "set", "srem", "unlink"),
+    *("xack", "xadd", "xdel", "xtrim", "zadd", "zrem"),
 )
 _WORKS = (
-    *("del", "hsetnx", "pexpire", "type", "xclaim", "xreadgroup"),
+    *("del", "pexpire", "type", "xclaim", "xreadgroup"),
     *("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xinfo|groups"),
 )
 
@@ -89,15 +91,20 @@ def _word(text: str) -> str:
 # What each command is tried with: a dot stands for a key of the agent, and for a channel.
 _TRIED_WITH = {
     **dict.fromkeys(
-        ("exists", "get", "hgetall", "scard", "smembers", "type", "zcard", "xlen", "subscribe", "unsubscribe"), "."
+        ("exists", "get", "hgetall", "hkeys", "scard", "smembers", "type", "zcard", "xlen", "subscribe", "unsubscribe"), "."
     ),
     **dict.fromkeys(("del", "persist", "unlink", "xinfo|groups"), "."),
-    **dict.fromkeys(("hget", "hmget", "hdel", "sadd", "srem", "zrem", "publish", "xpending", "xinfo|consumers"), ". 1"),
+    **dict.fromkeys(
+        ("hget", "hexists", "hmget", "hdel", "sismember", "sadd", "srem", "zrem", "publish", "xpending", "xinfo|consumers"),
+        ". 1",
+    ),
     **dict.fromkeys(("expire", "pexpire", "set"), ". 1"),
     **dict.fromkeys(("hset", "hsetnx", "zadd"), ". 1 1"),
     **dict.fromkeys(("xrange", "xrevrange"), ". - +"),
     "select": "0",
     "zrange": ". 0 0",
+    "hscan": ". 0",
+    "zrangebyscore": ". 0 0",
     "zscan": ". 0",
     "xread": "STREAMS . 0",
     "evalsha": "0 1 .",
@@ -106,6 +113,7 @@ _TRIED_WITH = {
     "xack": ". 1 0",
     "xadd": ". * 1 1",
     "xdel": ". 0",
+    "xtrim": ". MAXLEN 1000",
     "xclaim": ". 1 1 0 0",
     "xgroup|create": ". 1 0",
     "xgroup|delconsumer": ". 1 1",

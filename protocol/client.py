@@ -10,45 +10,19 @@ import getpass
 import re
 import socket
 import uuid
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
+from typing import Any, Literal, Self, TypeVar, overload
 
-from . import codec
+from . import codec, inspection
+from .asks import outputs_of, reply_of
 from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
-from .errors import (
-    AskTimeout,
-    Conflict,
-    DeadLettered,
-    Discarded,
-    Interrupted,
-    InvalidRequest,
-    MessageProcessing,
-    NotFound,
-    NotReplicated,
-    QueueFull,
-    RedisRefused,
-    RedisUnavailable,
-)
-from .keys import Keys, check_name
-from .log import log
+from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable, RelayRuns
+from .keys import Keys, check_name, check_room
+from .outbox import Outbox
 from .pipeline import Durability
-from .records import (
-    AgentStatus,
-    DeadLetter,
-    Kind,
-    Mode,
-    Output,
-    Receipt,
-    RoomStatus,
-    fields,
-    read_dead_letter,
-    read_hold,
-    read_output,
-    read_receipts,
-    read_status,
-    text,
-)
+from .records import AgentStatus, DeadLetter, Event, Mode, Output, Receipt, RoomStatus, read_event, read_receipts, text
+from .room_handles import AsyncRoomHandle
 from .store import Enqueued, Store
 from .wakeups import Wakeups
 
@@ -56,9 +30,8 @@ T = TypeVar("T")
 
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
 MAX_NOTE_BYTES = 1024
-PAGE = 200
 _ENTRY_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
-LOOK_S = 5.0  # readers look by themselves this often, should every hint be lost
+EVENTS_LOOK_S = 1.0  # nobody hints at events: who follows them looks this often
 
 
 def _whoami() -> str:
@@ -89,18 +62,6 @@ def _confirmed(answer: T, short: NotReplicated | None) -> T:
     return answer
 
 
-def _answered(answer: Any) -> Any:
-    """The answer of a request that was waited for beside others, or what it raised."""
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
-
-
-def _pairs(answer: Any) -> dict[bytes, bytes]:
-    flat = _answered(answer)
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
 def _check_entry(value: object, what: str) -> str:
     if not isinstance(value, str) or not _ENTRY_ID.fullmatch(value):
         raise InvalidRequest(f"{what}: want an entry's id, such as 1700000000000-0, got {str(value)[:40]!r}")
@@ -112,7 +73,8 @@ class AsyncClient:
 
     Args:
         agent: the agent's name.
-        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name.
+        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name, or
+            ``cluster://host,host`` for the agent's in a cluster.
         timeout: seconds for which a call waits for a Redis that cannot be reached, before RedisUnavailable.
         queue_limit: messages that may wait in one room; ``send`` refuses more.
         by: who signals, for the operator to see; the user and host by default.
@@ -136,7 +98,7 @@ class AsyncClient:
         if durability is not None and not isinstance(durability, Durability):
             raise InvalidRequest(f"durability: want a Durability or None, got {durability!r}")
         self._durability = durability
-        self._redis = connect(redis)
+        self._redis = connect(redis, self._keys.root)
         self._by = _check_note(by, "by") if by is not None else _whoami()
         self._queue_limit = queue_limit
         self._timeout_s = timeout
@@ -177,7 +139,7 @@ class AsyncClient:
 
     def room(self, room: str) -> AsyncRoomHandle:
         """A handle on one room, with the same verbs."""
-        return AsyncRoomHandle(self, check_name(room, "room"))
+        return AsyncRoomHandle(self, check_room(room))
 
     # Messages. ------------------------------------------------------------------------------------
 
@@ -192,107 +154,66 @@ class AsyncClient:
             QueueFull: the room has ``queue_limit`` messages waiting.
             NotReplicated: with ``durability``: it was sent, and may be lost. Its ``answer`` is the message's id.
         """
-        sent, short = await self._enqueue(room, body, key)
-        return _confirmed(sent.id, short)
+        return (await self._enqueue(room, body, key)).id
 
-    async def _enqueue(self, room: str, body: Any, key: str | None) -> tuple[Enqueued, NotReplicated | None]:
-        check_name(room, "room")
+    async def _enqueue(self, room: str, body: Any, key: str | None) -> Enqueued:
+        check_room(room)
         data = codec.encode(body)
         # A key of one's own must outlast the repetitions, which go on for the patience.
         ttl = USER_KEY_TTL_S if key is not None else OWN_KEY_TTL_S + int(min(self._timeout_s, USER_KEY_TTL_S))
         key = uuid.uuid4().hex if key is None else check_name(key, "key")
         answer, short = await _durably(self._store.enqueue(room, data, key=key, key_ttl_s=ttl, limit=self._queue_limit))
         if isinstance(answer, Enqueued):
-            return answer, short
+            _confirmed(answer.id, short)
+            return answer
         if answer.word == "full":
             raise QueueFull(f"room {room} has {answer.detail} messages waiting (limit {self._queue_limit}): not accepted")
         raise Conflict(f"key {key} was used for a message of room {answer.detail}")
 
-    async def ask(self, room: str, body: Any, *, timeout: float | None = 30.0, key: str | None = None) -> Any:
+    @overload
+    def ask(
+        self, room: str, body: Any, *, stream: Literal[False] = False, timeout: float | None = 30.0, key: str | None = None
+    ) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def ask(
+        self, room: str, body: Any, *, stream: Literal[True], timeout: float | None = 30.0, key: str | None = None
+    ) -> AsyncGenerator[Output, None]: ...
+    def ask(
+        self, room: str, body: Any, *, stream: bool = False, timeout: float | None = 30.0, key: str | None = None
+    ) -> Coroutine[Any, Any, Any] | AsyncGenerator[Output, None]:
         """Send a message and answer its reply: what the handler returned, or what it yielded (text joined, else a list).
 
         A message that is stopped, fails and is tried again, or waits, is waited for until ``timeout`` seconds have passed.
 
-        Raises:
-            Interrupted, DeadLettered, Discarded: it will never be answered.
-            AskTimeout: it is still in the queue.
-            NotReplicated: with ``durability``: as for ``send``.
-        """
-        check_name(room, "room")
-        sent: Enqueued | None = None
-        try:
-            async with asyncio.timeout(timeout), self._open()[1].watch(self._keys.outbox(room)) as hint:
-                sent, short = await self._enqueue(room, body, key)
-                _confirmed(sent.id, short)
-                return await self._reply(room, sent, hint)
-        except TimeoutError as error:
-            if type(error) is not TimeoutError:
-                raise
-            if sent is None:
-                raise AskTimeout(f"Redis has not answered within {timeout} s: the message may or may not be queued") from None
-            raise AskTimeout(f"room {room} has not answered within {timeout} s; the message stays in its queue") from None
+        With ``stream=True``, for ``async for``: each output of the message as it comes. Chunks; an ``aborted`` or ``failed`` if
+        a cycle ends before its message, and then the outputs of the next one, with another ticket; the last one, and no other,
+        is ``final``: the reply, or why there is none. The message is sent when the first output is asked for. The ``timeout``
+        is for all of it, the reader's own time included. Who ends early should ``aclose()`` it.
 
-    async def _reply(self, room: str, sent: Enqueued, hint: asyncio.Event) -> Any:
-        chunks: dict[int, list[Any]] = {}
-        async for output in self._follow(room, f"{sent.at_ms}-0", hint):
-            if output.message != sent.id:
-                continue
-            if output.kind is Kind.CHUNK:
-                chunks.setdefault(output.ticket, []).append(output.body)
-            elif output.kind is Kind.REPLY:
-                pieces = chunks.get(output.ticket)
-                if output.body is not None or not pieces:
-                    return output.body
-                return "".join(pieces) if all(isinstance(piece, str) for piece in pieces) else pieces
-            elif output.kind is Kind.ABORTED and output.mode == Mode.INTERRUPT:
-                raise Interrupted(f"message {sent.id} of room {room} was interrupted")
-            elif output.kind is Kind.DEAD:
-                raise DeadLettered(f"message {sent.id} of room {room} is a dead letter: {output.error}")
-            elif output.kind is Kind.DISCARDED:
-                raise Discarded(f"message {sent.id} of room {room} was discarded")
-        raise AssertionError("following never ends")
+        Raises:
+            Interrupted, DeadLettered, Discarded: it will never be answered. With ``stream=True`` the final output says so.
+            ReplyLost: it has ended, and its reply, or part of it, was trimmed from the outbox before it was read.
+            AskTimeout: it is still in the queue.
+            InvalidName, InvalidBody, Conflict, QueueFull, NotReplicated: as for ``send``.
+        """
+        outputs = outputs_of(Outbox(self._open, room), lambda: self._enqueue(room, body, key), timeout)
+        return outputs if stream else reply_of(room, outputs)
 
     async def outputs(self, room: str, *, after: str | None = None, follow: bool = False) -> AsyncIterator[Output]:
         """What a room has sent, oldest first; with ``follow`` also what it goes on to send, for ever.
 
         ``after`` is the ``id`` of the last output you have seen. The outbox keeps about the last 1,000.
         """
-        check_name(room, "room")
+        check_room(room)
         start = "-" if after is None else f"({_check_entry(after, 'after')}"
+        outbox = Outbox(self._open, room)
         if not follow:
-            async for output in self._read(room, start):
+            async for output in outbox.read(start):
                 yield output
             return
-        async with self._open()[1].watch(self._keys.outbox(room)) as hint:
-            async for output in self._follow(room, start, hint):
+        async with outbox.watch() as hint:
+            async for output in outbox.follow(start, hint):
                 yield output
-
-    async def _read(self, room: str, start: str) -> AsyncIterator[Output]:
-        while True:
-            words = ("XRANGE", self._keys.outbox(room), start, "+", "COUNT", PAGE)
-            entries = await self._store.pipeline.command(*words)
-            for output_id, flat in entries:
-                start = f"({text(output_id)}"
-                try:
-                    output = read_output(output_id, dict(zip(flat[::2], flat[1::2], strict=True)))
-                except RedisRefused as error:  # of no greenroom, or a newer one: the others are to be read all the same
-                    log.warning("output.unreadable", room=room, error=error)
-                else:
-                    yield output
-            if len(entries) < PAGE:
-                return
-
-    async def _follow(self, room: str, start: str, hint: asyncio.Event) -> AsyncIterator[Output]:
-        while True:
-            hint.clear()
-            async for output in self._read(room, start):
-                start = f"({output.id}"
-                yield output
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await hint.wait()
-            except TimeoutError:
-                pass
 
     async def discard(self, room: str, message: int) -> None:
         """Drop a message that waits.
@@ -302,11 +223,30 @@ class AsyncClient:
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
-        answer, short = await _durably(self._store.discard(check_name(room, "room"), message, uuid.uuid4().hex))
+        answer, short = await _durably(self._store.discard(check_room(room), message, uuid.uuid4().hex))
         if answer.word == "processing":
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
         if answer.word == "unknown":
             raise NotFound(f"room {room} has no message {message} waiting")
+        _confirmed(None, short)
+
+    async def forget_relay(self, name: str) -> None:
+        """Forget a relay that is gone for good: what it has not handed over is not kept for it any more.
+
+        Raises:
+            RelayRuns: end it first.
+            NotFound: there is none of that name.
+            NotReplicated: with ``durability``: it was forgotten, and may be there again.
+        """
+        check_name(name, "relay name")
+        request, word = uuid.uuid4().hex, "more"
+        while word == "more":
+            answer, short = await _durably(self._store.forget_relay(name, request))
+            word = answer.word
+        if word == "runs":
+            raise RelayRuns(f"relay {name} runs as {answer.detail}: end it first")
+        if word == "unknown":
+            raise NotFound(f"there is no relay {name}")
         _confirmed(None, short)
 
     async def requeue(self, letter_id: str) -> tuple[str, int]:
@@ -323,19 +263,8 @@ class AsyncClient:
 
     async def dead_letters(self) -> AsyncIterator[DeadLetter]:
         """The dead letters, oldest first."""
-        start = "-"
-        while True:
-            entries = await self._store.pipeline.command("XRANGE", self._keys.dead, start, "+", "COUNT", PAGE)
-            for letter_id, flat in entries:
-                start = f"({text(letter_id)}"
-                try:
-                    letter = read_dead_letter(letter_id, dict(zip(flat[::2], flat[1::2], strict=True)))
-                except RedisRefused as error:
-                    log.warning("dead_letter.unreadable", error=error)
-                else:
-                    yield letter
-            if len(entries) < PAGE:
-                return
+        async for letter in inspection.dead_letters(self._store):
+            yield letter
 
     # Signals. -------------------------------------------------------------------------------------
 
@@ -391,7 +320,7 @@ class AsyncClient:
         if bool(rooms) == everywhere:
             raise InvalidRequest(f"{mode}: name rooms, or everywhere=True")
         for room in rooms:
-            check_name(room, "room")
+            check_room(room)
         if len(set(rooms)) != len(rooms):
             raise InvalidRequest(f"{mode}: a room is named twice")
         cid = uuid.uuid4().hex if cid is None else check_name(cid, "cid")
@@ -405,95 +334,32 @@ class AsyncClient:
 
     # How it is. -----------------------------------------------------------------------------------
 
+    async def events(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[Event]:
+        """What happened in this agent's rooms, oldest first; with ``follow`` also what goes on to happen, for ever.
+
+        ``after`` is the ``id`` of the last event you have seen. About the last 10,000 are kept: who follows more slowly than
+        they come misses some. A follower looks once a second, over the connection that all calls share.
+        """
+        start = "-" if after is None else f"({_check_entry(after, 'after')}"
+        while True:
+            async for event_id, entry in inspection.entries(self._store, self._keys.events, start):
+                start = f"({text(event_id)}"
+                yield read_event(event_id, entry)
+            if not follow:
+                return
+            await asyncio.sleep(EVENTS_LOOK_S)
+
     async def status(self, room: str) -> RoomStatus:
         """A room as it is now; a room that has nothing is one with no phase and no hold."""
-        return (await self._statuses([check_name(room, "room")], strict=True))[0]
-
-    async def _statuses(self, rooms: list[str], *, strict: bool) -> list[RoomStatus]:
-        command = self._store.pipeline.command
-        entries = [command("HGETALL", self._keys.room(room)) for room in rooms]
-        lengths = [command("XLEN", self._keys.messages(room)) for room in rooms]
-        answers = await asyncio.gather(*entries, *lengths, return_exceptions=True)
-        found = []
-        for room, flat, waiting in zip(rooms, answers[: len(rooms)], answers[len(rooms) :], strict=True):
-            try:
-                found.append(read_status(room, _pairs(flat), _answered(waiting)))
-            except RedisRefused as error:
-                if strict:
-                    raise
-                found.append(RoomStatus(room=room, last_error=str(error)))
-        return found
+        return (await inspection.statuses(self._store, [check_room(room)]))[0]
 
     async def rooms(self) -> AsyncIterator[RoomStatus]:
         """Every room that has work, a mode or state, in no order. One whose hash greenroom did not write has that as its
         ``last_error``.
         """
-        cursor, seen = b"0", set[str]()
-        while True:
-            cursor, flat = await self._store.pipeline.command("ZSCAN", self._keys.rooms, cursor, "COUNT", PAGE)
-            fresh = [room for room in map(text, flat[::2]) if room not in seen]
-            seen.update(fresh)
-            for status in await self._statuses(fresh, strict=False):
-                yield status
-            if cursor == b"0":
-                return
+        async for status in inspection.all_rooms(self._store):
+            yield status
 
     async def overview(self) -> AgentStatus:
         """The agent as a whole."""
-        keys, command = self._keys, self._store.pipeline.command
-        asked = [
-            command("HGETALL", keys.root),
-            command("ZCARD", keys.rooms),
-            command("ZCARD", keys.processing),
-            command("SCARD", keys.held),
-            command("XLEN", keys.dead),
-            command("SMEMBERS", keys.workers),
-        ]
-        root, rooms, processing, held, dead, workers = await asyncio.gather(*asked)
-        row = {name: text(value) for name, value in fields(root).items()}
-        return AgentStatus(
-            agent=keys.agent,
-            hold=read_hold(row),
-            rooms=rooms,
-            processing=processing,
-            held=held,
-            dead=dead,
-            workers=tuple(sorted(map(text, workers))),
-        )
-
-
-class AsyncRoomHandle:
-    """One room, with the client's verbs."""
-
-    def __init__(self, client: AsyncClient, room: str) -> None:
-        self._client = client
-        self.id = room
-
-    async def send(self, body: Any, *, key: str | None = None) -> int:
-        return await self._client.send(self.id, body, key=key)
-
-    async def ask(self, body: Any, *, timeout: float | None = 30.0, key: str | None = None) -> Any:
-        return await self._client.ask(self.id, body, timeout=timeout, key=key)
-
-    def outputs(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[Output]:
-        return self._client.outputs(self.id, after=after, follow=follow)
-
-    async def interrupt(
-        self, *, message: int | None = None, reason: str = "", by: str | None = None, cid: str | None = None
-    ) -> Receipt:
-        return (await self._client.interrupt(self.id, message=message, reason=reason, by=by, cid=cid))[0]
-
-    async def stop(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
-        return (await self._client.stop(self.id, reason=reason, by=by, cid=cid))[0]
-
-    async def pause(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
-        return (await self._client.pause(self.id, reason=reason, by=by, cid=cid))[0]
-
-    async def play(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
-        return (await self._client.play(self.id, reason=reason, by=by, cid=cid))[0]
-
-    async def discard(self, message: int) -> None:
-        await self._client.discard(self.id, message)
-
-    async def status(self) -> RoomStatus:
-        return await self._client.status(self.id)
+        return await inspection.overview(self._store)

@@ -12,10 +12,12 @@ _RENDER = structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=
 
 
 def _render(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[str], dict[str, Any]]:
-    """One ``event=… key=value`` line; exceptions go to the standard library, which knows how to print them."""
-    exc_info = event.pop("exc_info", None)
+    """One ``event=… key=value`` line, and a ``stack`` in lines below it; exceptions go to the standard library, which knows how
+    to print them.
+    """
+    exc_info, stack = event.pop("exc_info", None), event.pop("stack", [])
     line = {key: str(value) if isinstance(value, BaseException) else value for key, value in event.items()}
-    return (str(_RENDER(logger, name, line)),), {"exc_info": exc_info}
+    return ("\n".join((str(_RENDER(logger, name, line)), *stack)),), {"exc_info": exc_info}
 
 
 log: structlog.stdlib.BoundLogger = structlog.wrap_logger(

@@ -1,4 +1,4 @@
-"""Where a worker answers whether it lives, and how it is asked. Kept light: a probe is started every few seconds."""
+"""Where a worker answers how it is, and how it is asked. Kept light: a probe is started every few seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-LIVE = b"live\n"
+LIVE, READY = b"live\n", b"ready\n"  # all that a worker says: its control loop turns; and it works, too
 
 
 def socket_path(folder: Path, agent: str, worker: str) -> Path:
@@ -24,14 +24,14 @@ def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:12]
 
 
-def is_live(path: Path, timeout_s: float) -> bool | None:
-    """Whether the worker of that socket answers within ``timeout_s``; None when nobody listens there."""
+def ask_worker(path: Path, timeout_s: float) -> bytes | None:
+    """What the worker of that socket says; nothing when it does not within ``timeout_s``; None when nobody listens there."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.settimeout(timeout_s)
         try:
             asking.connect(str(path))
-            return asking.recv(len(LIVE)) == LIVE
+            return asking.recv(max(len(LIVE), len(READY)))
         except (FileNotFoundError, ConnectionRefusedError):
             return None
-        except OSError:  # also a time-out, and a worker that has too many askers to answer to
-            return False
+        except OSError:  # also a time-out, and a worker that has more askers than it can answer
+            return b""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import codec
-from .errors import GreenroomError, InvalidBody, RedisRefused, Reject, UnknownMode
+from .errors import InvalidBody, NewerVersion, RedisRefused, UnknownMode
 
-VERSION = 1
+VERSION = 1  # of what is written here, as VERSION in lua/prelude.lua: older records are read, newer ones refused
 MAX_WHY_CHARS = 300
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
+_NUMBER = re.compile(r"[0-9]{1,18}(-0)?")
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
 
 class Mode(StrEnum):
@@ -51,6 +55,37 @@ class Kind(StrEnum):
     FAILED = "failed"
     DEAD = "dead"
     DISCARDED = "discarded"
+
+
+class EventKind(StrEnum):
+    """What happened, as the scripts record it: ``docs/protocol.md`` says when, and with which fields."""
+
+    CYCLE_COMMITTED = "cycle.committed"
+    CYCLE_FAILED = "cycle.failed"
+    CYCLE_INTERRUPTED = "cycle.interrupted"
+    CYCLE_STOPPED = "cycle.stopped"
+    CYCLE_RELEASED = "cycle.released"
+    CYCLE_CRASHED = "cycle.crashed"
+    INTERRUPT_LAPSED = "interrupt.lapsed"
+    MESSAGE_DEAD = "message.dead"
+    MESSAGE_DISCARDED = "message.discarded"
+    MESSAGE_REQUEUED = "message.requeued"
+    MESSAGE_NEWER = "message.newer"
+    MESSAGE_DROPPED = "message.dropped"
+    SIGNAL_APPLIED = "signal.applied"
+    SIGNAL_DEFERRED = "signal.deferred"
+    SIGNAL_MALFORMED = "signal.malformed"
+    ROOM_UNREADABLE = "room.unreadable"
+    ROOM_ADOPTED = "room.adopted"
+    ROOM_FORGOTTEN = "room.forgotten"
+    WORKER_JOINED = "worker.joined"
+    WORKER_LAPSED = "worker.lapsed"
+    WORKER_LEFT = "worker.left"
+    OUTPUT_REJECTED = "output.rejected"
+    RELAY_REGISTERED = "relay.registered"
+    RELAY_JOINED = "relay.joined"
+    RELAY_LEFT = "relay.left"
+    RELAY_FORGOTTEN = "relay.forgotten"
 
 
 class Phase(StrEnum):
@@ -95,6 +130,12 @@ class Output(Record):
     mode: str | None = None
     error: str | None = None
 
+    @property
+    def final(self) -> bool:
+        """Whether its message has ended with it: a reply, aborted by an interrupt, dead or discarded."""
+        ends = (Kind.REPLY, Kind.DEAD, Kind.DISCARDED)
+        return self.kind in ends or (self.kind is Kind.ABORTED and self.mode == Mode.INTERRUPT)
+
 
 class Receipt(Record):
     """What a signal did, for one room; ``room`` is None for the agent as a whole.
@@ -132,6 +173,29 @@ class DeadLetter(Record):
     attempts: int
     error: str
     died_at: dt.datetime
+
+
+class Event(Record):
+    """One thing that happened. What an event does not say is None.
+
+    ``id`` is its place (pass it as ``after=``), ``at`` the server's time. ``kind`` is a plain string when it is none that this
+    version knows. ``worker`` is who had the room: of a cycle, who ran it. ``code`` is what became of an aborted cycle's code
+    (``cancelled``, ``killed``, ``detached``, ``not started``), if anybody knew. ``details`` has the fields of the stream that
+    have no attribute here, such as the ``cid`` of a deferred signal.
+    """
+
+    id: str
+    kind: Annotated[EventKind | str, Field(union_mode="left_to_right")]
+    at: dt.datetime
+    room: str | None = None
+    message: int | None = None
+    ticket: int | None = None
+    attempt: int | None = None
+    worker: str | None = None
+    mode: str | None = None
+    error: str | None = None
+    code: str | None = None
+    details: dict[str, str] = {}
 
 
 class AgentStatus(Record):
@@ -197,26 +261,40 @@ def entry_id(message: int) -> str:
     return f"{message}-0"
 
 
+def check_version(version: bytes, what: str) -> None:
+    """Refuse what was written by a newer greenroom.
+
+    Raises:
+        NewerVersion: that it was.
+    """
+    if not version.isdigit() or int(version) > VERSION:
+        newer = text(version)[:20]
+        raise NewerVersion(f"{what} was written by a newer greenroom (version {newer} of its records, here {VERSION}): upgrade")
+
+
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """In place of a body: what a handler's cycle fails of before it begins."""
+    """In place of the body of a message that is not what greenroom writes: what is wrong with it."""
 
-    error: GreenroomError
+    error: str
 
 
 def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
-    """A message from its stream entry, whatever that is: one that no greenroom wrote, or a newer one, has a body Unreadable."""
+    """A message from its stream entry, whatever that says: the body of one that cannot be read is Unreadable.
+
+    No worker gets to see one that was written by a newer version of greenroom: it is not granted.
+    """
     body: Any
-    at = dt.datetime.fromtimestamp(0, dt.UTC)
+    at = _EPOCH
     try:
-        if int(entry.get("v", b"1")) > VERSION:
-            raise RedisRefused(f"message {message_id} of room {room} was written by a newer greenroom: upgrade this worker")
+        version = entry.get("v", b"1")
+        if not version.isdigit():
+            raise ValueError("its version is no number")
+        check_version(version, f"message {message_id} of room {room}")
         at = dt.datetime.fromisoformat(text(entry["at"]))
         body = codec.decode(entry["body"])
-    except RedisRefused as error:
-        body = Unreadable(error)
-    except (KeyError, ValueError) as error:
-        body = Unreadable(Reject(f"the message is not what greenroom writes: {_why(error)}"))
+    except (KeyError, ValueError, NewerVersion) as error:
+        body = Unreadable(f"the message is not what greenroom writes: {_why(error)}")
     return Message.model_construct(id=message_id, room=room, body=body, attempt=attempt, enqueued_at=at)
 
 
@@ -238,6 +316,17 @@ def read_output(output_id: bytes, entry: Mapping[bytes, bytes]) -> Output:
         raise RedisRefused(f"output {text(output_id)} is not what greenroom writes: {_why(error)}") from None
 
 
+def read_event(event_id: bytes, entry: Mapping[bytes, bytes]) -> Event:
+    """An event from its stream entry, whatever that says: a number that is none stays among the details."""
+    row = {text(name): text(value) for name, value in entry.items()}
+    named: dict[str, Any] = {name: row.pop(name) for name in ("room", "worker", "mode", "error", "code") if row.get(name)}
+    for name in ("message", "ticket", "attempt"):
+        if _NUMBER.fullmatch(row.get(name, "")):
+            named[name] = read_id(row.pop(name))
+    at = _EPOCH + dt.timedelta(milliseconds=min(read_id(text(event_id)), _LAST_MS))
+    return Event(id=text(event_id), kind=row.pop("event", ""), at=at, **named, details=row)
+
+
 def read_receipts(data: bytes) -> list[Receipt]:
     """The receipts of one signal, from the JSON of the control script."""
     signal = json.loads(data)
@@ -252,8 +341,12 @@ def read_dead_letter(letter_id: bytes, entry: Mapping[bytes, bytes]) -> DeadLett
     """A dead letter from its stream entry. A body that is no msgpack, of which it may have died, is given as its bytes.
 
     Raises:
+        NewerVersion: it was written by a newer version of greenroom.
         RedisRefused: it is not what greenroom writes.
     """
+    version: bytes = entry.get(b"v", b"1")
+    if version.isdigit():  # else the message died of it
+        check_version(version, f"dead letter {text(letter_id)}")
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
     body: Any = entry.get(b"body")
     with suppress(InvalidBody):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from typing import Any, Literal, Self, TypeVar, overload
 
 from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
-from .keys import check_name
+from .keys import check_room
 from .pipeline import Durability
-from .records import AgentStatus, DeadLetter, Output, Receipt, RoomStatus
+from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
+from .room_handles import RoomHandle
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ class Client:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
-    def _iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+    def _iterate(self, items: AsyncIterator[T]) -> Generator[T, None, None]:
         async def following() -> T | None:
             return await anext(items, None)
 
@@ -100,12 +101,22 @@ class Client:
             yield item
 
     def room(self, room: str) -> RoomHandle:
-        return RoomHandle(self, check_name(room, "room"))
+        return RoomHandle(self, check_room(room))
 
     def send(self, room: str, body: Any, *, key: str | None = None) -> int:
         return self._run(self._client.send(room, body, key=key))
 
-    def ask(self, room: str, body: Any, *, timeout: float | None = 30.0, key: str | None = None) -> Any:
+    @overload
+    def ask(
+        self, room: str, body: Any, *, stream: Literal[False] = False, timeout: float | None = 30.0, key: str | None = None
+    ) -> Any: ...
+    @overload
+    def ask(
+        self, room: str, body: Any, *, stream: Literal[True], timeout: float | None = 30.0, key: str | None = None
+    ) -> Generator[Output, None, None]: ...
+    def ask(self, room: str, body: Any, *, stream: bool = False, timeout: float | None = 30.0, key: str | None = None) -> Any:
+        if stream:
+            return self._iterate(self._client.ask(room, body, stream=True, timeout=timeout, key=key))
         return self._run(self._client.ask(room, body, timeout=timeout, key=key))
 
     def outputs(self, room: str, *, after: str | None = None, follow: bool = False) -> Iterator[Output]:
@@ -141,11 +152,17 @@ class Client:
     def discard(self, room: str, message: int) -> None:
         self._run(self._client.discard(room, message))
 
+    def forget_relay(self, name: str) -> None:
+        self._run(self._client.forget_relay(name))
+
     def requeue(self, letter_id: str) -> tuple[str, int]:
         return self._run(self._client.requeue(letter_id))
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         return self._iterate(self._client.dead_letters())
+
+    def events(self, *, after: str | None = None, follow: bool = False) -> Iterator[Event]:
+        return self._iterate(self._client.events(after=after, follow=follow))
 
     def status(self, room: str) -> RoomStatus:
         return self._run(self._client.status(room))
@@ -155,40 +172,3 @@ class Client:
 
     def overview(self) -> AgentStatus:
         return self._run(self._client.overview())
-
-
-class RoomHandle:
-    """One room, with the client's verbs."""
-
-    def __init__(self, client: Client, room: str) -> None:
-        self._client = client
-        self.id = room
-
-    def send(self, body: Any, *, key: str | None = None) -> int:
-        return self._client.send(self.id, body, key=key)
-
-    def ask(self, body: Any, *, timeout: float | None = 30.0, key: str | None = None) -> Any:
-        return self._client.ask(self.id, body, timeout=timeout, key=key)
-
-    def outputs(self, *, after: str | None = None, follow: bool = False) -> Iterator[Output]:
-        return self._client.outputs(self.id, after=after, follow=follow)
-
-    def interrupt(
-        self, *, message: int | None = None, reason: str = "", by: str | None = None, cid: str | None = None
-    ) -> Receipt:
-        return self._client.interrupt(self.id, message=message, reason=reason, by=by, cid=cid)[0]
-
-    def stop(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
-        return self._client.stop(self.id, reason=reason, by=by, cid=cid)[0]
-
-    def pause(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
-        return self._client.pause(self.id, reason=reason, by=by, cid=cid)[0]
-
-    def play(self, *, reason: str = "", by: str | None = None, cid: str | None = None) -> Receipt:
-        return self._client.play(self.id, reason=reason, by=by, cid=cid)[0]
-
-    def discard(self, message: int) -> None:
-        self._client.discard(self.id, message)
-
-    def status(self) -> RoomStatus:
-        return self._client.status(self.id)

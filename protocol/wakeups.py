@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
@@ -35,11 +36,11 @@ class Wakeups:
         name, event = channel.encode(), asyncio.Event()
         first = name not in self._watched
         self._watched.setdefault(name, set()).add(event)
-        if self._task is None:
-            self._task = asyncio.create_task(self._keep_listening(), name="greenroom-wakeups")
-        elif first:
-            await self._tell("SUBSCRIBE", name)
         try:
+            if self._task is None:
+                self._task = asyncio.create_task(self._keep_listening(), name="greenroom-wakeups")
+            elif first:
+                await self._tell("SUBSCRIBE", name)
             yield event
         finally:
             self._watched[name].discard(event)
@@ -81,15 +82,25 @@ class Wakeups:
             failures = min(failures + 1, 5)
 
     async def _listen(self, connection: AbstractConnection) -> None:
-        asked = False
-        while True:
-            reply = await connection.read_response(timeout=QUIET_S)
-            if reply is None:
-                if asked:
-                    raise TimeoutError("the server is silent")
-                asked = True
-                await connection.send_command("PING", check_health=False)
-                continue
-            asked = False
+        async for reply in published(connection):
             for event in self._watched.get(reply[1], ()):
                 event.set()
+
+
+async def published(connection: AbstractConnection) -> AsyncIterator[list[Any]]:
+    """What the server says on a connection that has subscribed; one that says nothing for long is asked for a word.
+
+    Raises:
+        TimeoutError: it has none.
+    """
+    asked = False
+    while True:
+        reply = await connection.read_response(timeout=QUIET_S)
+        if reply is None:
+            if asked:
+                raise TimeoutError("the server is silent")
+            asked = True
+            await connection.send_command("PING", check_health=False)
+            continue
+        asked = False
+        yield reply

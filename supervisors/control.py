@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from ..actors.transitions import Signal
 from ..protocol.connect import back_off, open_connection
 from ..protocol.errors import InvalidRequest
-from ..protocol.keys import check_name
+from ..protocol.keys import check_room
 from ..protocol.log import log
 from ..protocol.records import Outcome, check_mode, fields, text
 from .rooms import RoomSignal
@@ -56,13 +56,13 @@ class ControlListener(Service):
         """
         seen, keys = self._worker.control_seen, self._store.keys
         if seen is None:
-            cursor = text(await _ask(connection, "HGET", keys.root, "control_cursor") or b"")
+            cursor = text(await ask(connection, "HGET", keys.root, "control_cursor") or b"")
             return cursor if re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", cursor) else "0-0"
-        return seen if await _ask(connection, "XRANGE", keys.control, seen, seen) else "0-0"
+        return seen if await ask(connection, "XRANGE", keys.control, seen, seen) else "0-0"
 
     async def _read(self, connection: AbstractConnection) -> None:
         words = ("XREAD", "COUNT", COUNT, "BLOCK", BLOCK_MS, "STREAMS", self._store.keys.control, self._worker.control_seen)
-        reply = await _ask(connection, *words)
+        reply = await ask(connection, *words)
         for entry_id, flat in reply[0][1] if reply else []:
             await self._entry(text(entry_id), flat)
             self._worker.control_seen = text(entry_id)
@@ -98,7 +98,8 @@ class ControlListener(Service):
             self._worker.tell_rooms(RoomSignal(None, Signal(mode, 0)))
 
 
-async def _ask(connection: AbstractConnection, *words: Any) -> Any:
+async def ask(connection: AbstractConnection, *words: Any) -> Any:
+    """The reply to one command, which may block for BLOCK_MS."""
     await connection.send_command(*words, check_health=False)
     async with asyncio.timeout(BLOCK_MS / 1000 * 2 + 10):
         return await connection.read_response()
@@ -125,7 +126,7 @@ def read_signal(row: Mapping[str, bytes]) -> tuple[str, tuple[str, ...], dict[st
     everywhere = clean.get("everywhere", "").lower() in YES
     if ("room" in clean) == everywhere:
         raise InvalidRequest("want either room, or everywhere 1")
-    rooms = () if everywhere else (check_name(clean["room"], "room"),)
+    rooms = () if everywhere else (check_room(clean["room"]),)
     options: dict[str, Any] = {"by": clean.get("by", "redis-cli"), "reason": clean.get("reason", "")}
     if "message" in clean:
         number = clean["message"].removesuffix("-0")

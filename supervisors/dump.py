@@ -25,15 +25,30 @@ PATIENCE_S = 2.0
 
 
 def describe(
-    name: str, control: LoopThread, user: LoopThread, rooms: pykka.ActorRef[RoomSupervisor] | None, agent: object
+    name: str,
+    control: LoopThread,
+    user: LoopThread,
+    rooms: pykka.ActorRef[RoomSupervisor] | None,
+    agent: object,
+    children: Sequence[str] = (),
 ) -> str:
-    """The rooms at work with state, ticket and age, the tasks of both loops, and the stacks of all threads but this one."""
-    lines = [f"dump of worker {name}, agent {agent}, pid {os.getpid()}"]
-    lines += _rooms(control, rooms)
-    for loop in (control, user):
+    """The rooms at work with state, ticket and age, these lines about child processes, the tasks of both loops, and the stacks
+    of all threads but this one.
+    """
+    return _dump(f"worker {name}", agent, [*_rooms(control, rooms), *children], control, user)
+
+
+def describe_relay(name: str, control: LoopThread, user: LoopThread, agent: object) -> str:
+    """The tasks of both loops, with one for each room at work, and the stacks of all threads but this one."""
+    return _dump(f"relay {name}", agent, [], control, user)
+
+
+def _dump(who: str, agent: object, rooms: list[str], *loops: LoopThread) -> str:
+    lines = [f"dump of {who}, agent {agent}, pid {os.getpid()}", *rooms]
+    for loop in loops:
         lines += _tasks(loop)
     lines += _threads()
-    return "\n".join((*lines, f"end of the dump of worker {name}"))
+    return "\n".join((*lines, f"end of the dump of {who}"))
 
 
 def _more(shown: Sequence[object], count: int) -> list[str]:
@@ -121,13 +136,23 @@ def _threads() -> list[str]:
     lines = [f"threads: {len(frames)}"]
     for ident, frame in frames:
         lines.append(f"  thread {names.get(ident, 'of no name')} ({ident})")
-        lines += _stack([each for each, _ in traceback.walk_stack(frame)][::-1])
+        lines += _stack(_frames(frame))
     return lines
 
 
-def _stack(frames: list[FrameType]) -> list[str]:
+def stack_of(ident: int | None, depth: int = DEPTH) -> list[str]:
+    """Where the thread with this id stands: lines of its ``depth`` innermost frames, the innermost last."""
+    frame = sys._current_frames().get(ident or 0)
+    return _stack(_frames(frame), depth) if frame is not None else []
+
+
+def _frames(innermost: FrameType) -> list[FrameType]:
+    return [frame for frame, _ in traceback.walk_stack(innermost)][::-1]
+
+
+def _stack(frames: list[FrameType], depth: int = DEPTH) -> list[str]:
     """Lines of the frames, the innermost last."""
-    summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames[-DEPTH:])
+    summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames[-depth:])
     lines = []
     for frame in summary:
         lines.append(f"    {frame.filename}:{frame.lineno} in {frame.name}")

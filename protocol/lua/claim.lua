@@ -1,9 +1,10 @@
 -- Starts work on a room that the dispatcher handed to this worker.
 -- ARGV: room, worker, incarnation, ready id, request, max attempts, shielded
 -- Answers: a grant | {'empty'} | {'held'} | {'backoff', ms} | {'lost'} (not this worker's) | {'stale'} (not the room's
--- entry any more: dropped) | {'superseded'} (a newer incarnation of this worker exists)
+-- entry any more: dropped) | {'superseded'} (a newer incarnation of this worker exists) | {'released', why or ''} (its
+-- next message was written by a newer greenroom: the room is given back for a worker that can read it; why, the first time)
 -- A grant: {'grant', message id, ticket, attempt, abort or '', claimed at, message fields, state or nil}
--- Events: cycle.crashed, cycle.stopped, cycle.interrupted, message.dead, of the cycle found there.
+-- Events: cycle.crashed, cycle.stopped, cycle.interrupted, message.dead, of the cycle found there; message.newer
 local room, worker, incarnation, ready, request = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local current = call('HGET', G .. ':worker:' .. worker, 'incarnation')
@@ -22,6 +23,7 @@ end
 local claims = h.claims or ''
 if (' ' .. claims .. ' '):find(' ' .. request .. ' ', 1, true) then return { 'lost', '' } end
 h.claims = (request .. ' ' .. claims):sub(1, CLAIMS_BYTES)
+h.owner = worker -- also of a room that is told to wait, and in the events of what is found here
 if h.cycle then bury(h) end
 local answer = take(h, { request = request, worker = worker, max_attempts = ARGV[6], shielded = ARGV[7] })
 if answer[1] == 'grant' then answer[8] = call('GET', room_key(room) .. ':state') end

@@ -15,8 +15,8 @@ local id = h.processing
 if state:sub(1, 1) == '+' then call('SET', room_key(room) .. ':state', state:sub(2))
 elseif state == '-' then call('DEL', room_key(room) .. ':state') end
 output(room, 'reply', id, ticket, next_seq(h), ARGV[7])
-event('cycle.committed', 'room', room, 'message', id, 'ticket', ticket, 'attempt', h.attempt)
-if h.deferred == 'interrupt' then event('interrupt.lapsed', 'room', room, 'message', id, 'ticket', ticket) end
+cycle_event('cycle.committed', h, id, ticket, 'attempt', h.attempt)
+if h.deferred == 'interrupt' then cycle_event('interrupt.lapsed', h, id, ticket) end
 end_message(h, id)
 end_cycle(h)
 return go_on(h, { request = ticket, next = ARGV[3], max_attempts = ARGV[4], shielded = ARGV[5] })

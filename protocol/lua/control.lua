@@ -4,7 +4,8 @@
 -- Answers: {'ok', receipt} | {'conflict', receipt of that cid} | {'passed'} (hand-written, handled before) |
 -- {'unreadable', error} (hand-written, for a room whose record is not what scripts write: not applied)
 -- The receipt is JSON: mode, message, everywhere, by, reason, cid, upto, at, receipts [[room, outcome, message], …].
--- Events: signal.applied; signal.malformed for {'unreadable'}; room.unreadable for each such room that a signal to all passes over
+-- Events: signal.applied; signal.deferred for each cycle whose shield defers it; cycle.interrupted of a message without a
+-- live cycle; signal.malformed for {'unreadable'}; room.unreadable for each such room that a signal to all passes over
 local mode, cid, only, by, reason, raw, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local rooms = {}
 for i = 8, #ARGV do rooms[i - 7] = ARGV[i] end -- unpack would fail from 8,000 rooms on
@@ -25,8 +26,12 @@ local whole = agent_mode() -- the agent's mode before this signal
 
 local function set_mode(key)
   call('HSET', key, 'mode', mode, 'mode_by', by, 'mode_at', now, 'mode_reason', reason, 'mode_cid', cid)
+  if key == G then of_agent().mode = mode end
 end
-local function clear_mode(key) call('HDEL', key, 'mode', 'mode_by', 'mode_at', 'mode_reason', 'mode_cid') end
+local function clear_mode(key)
+  call('HDEL', key, 'mode', 'mode_by', 'mode_at', 'mode_reason', 'mode_cid')
+  if key == G then of_agent().mode = nil end
+end
 
 -- A stop or pause that is there already is not weakened and not set again.
 local function stands(current) return current == 'stop' or current == mode end
@@ -40,6 +45,7 @@ local function abort(h)
     return 'applied'
   end
   h.deferred = mode
+  cycle_event('signal.deferred', h, h.processing, h.cycle, 'mode', mode, 'cid', cid)
   return 'deferred'
 end
 
@@ -91,7 +97,7 @@ local apply = { interrupt = interrupt, stop = halt, pause = halt, play = play }
 
 local function note(room, outcome, id)
   receipts[#receipts + 1] = { room, outcome, id or '' }
-  call('XADD', G .. ':control', 'MAXLEN', '~', CONTROL_MAX, '*', 'mode', mode, room == '' and 'everywhere' or 'room',
+  call('XADD', G .. ':control', '*', 'mode', mode, room == '' and 'everywhere' or 'room',
     room == '' and '1' or room, 'cid', cid, 'by', by, 'reason', reason, 'message', only, 'upto', upto, 'outcome', outcome)
 end
 
@@ -157,6 +163,6 @@ else
 end
 local receipt = cjson.encode({ mode = mode, message = only, target = target, everywhere = count == 0, by = by, reason = reason,
   cid = cid, upto = upto, at = now, receipts = receipts })
-call('SET', signal_key, receipt, 'EX', SIGNAL_TTL_S)
+call('SET', signal_key, receipt, 'EX', kept('receipts_s'))
 event('signal.applied', 'mode', mode, 'cid', cid, 'by', by, 'rooms', count == 0 and 'everywhere' or table.concat(rooms, ' '))
 return { 'ok', receipt }

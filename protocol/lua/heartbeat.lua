@@ -2,18 +2,19 @@
 -- ARGV: worker, incarnation or '', lease ms, the agent's instance id (to join: the one to use if it has none), field, value, …
 -- Answers: {'ok' | 'lapsed' (the lease had run out: others may own its rooms), incarnation, the agent's instance id} |
 -- {'superseded', the newer incarnation} | {'emptied', incarnation} (not the data that this worker joined: nothing is written,
--- for its incarnation says nothing beside those of a clock that began anew)
--- {'newer', the version of the agent's data} (to join: this greenroom cannot read it)
+-- for its incarnation says nothing beside those of a clock that began anew) | {'newer', the version of the agent's data}
+-- (written by a newer greenroom: nothing is written)
 -- Events: worker.joined, worker.lapsed
 local worker, incarnation, lease = ARGV[1], ARGV[2], ARGV[3]
 local key = G .. ':worker:' .. worker
-if call('TYPE', key).ok ~= 'hash' then call('DEL', key) end
-local current = tonumber(call('HGET', key, 'incarnation') or nil)
 local status = 'ok'
 
+local version = call('HGET', G, 'version') or VERSION
+if too_new(version) then return { 'newer', version } end
+if call('TYPE', key).ok ~= 'hash' then call('DEL', key) end -- nothing, or what no script wrote
+local current = tonumber(call('HGET', key, 'incarnation') or nil)
+
 if incarnation ~= '' and call('HGET', G, 'instance') ~= ARGV[4] then return { 'emptied', incarnation } end
-local version = tonumber(call('HGET', G, 'version') or nil)
-if incarnation == '' and version and version > VERSION then return { 'newer', string.format('%.0f', version) } end
 call('HSETNX', G, 'instance', ARGV[4])
 call('HSETNX', G, 'version', VERSION)
 if incarnation == '' then

@@ -9,7 +9,7 @@ local current = call('HGET', key, 'incarnation')
 if current and current ~= incarnation then return { 'superseded', current } end
 call('DEL', key)
 
-local function give_back(ready, entry)
+local function put_back(ready, entry)
   local h = entry and load(entry[2][2])
   if h and h.ready == ready and not h.cycle then
     unready(h)
@@ -23,7 +23,7 @@ end
 
 for _, row in ipairs(call('XPENDING', READY, GROUP, '-', '+', 10000, worker)) do
   local entry = call('XRANGE', READY, row[1], row[1])[1]
-  safely(entry and entry[2][2] or '', give_back, row[1], entry)
+  safely(entry and entry[2][2] or '', put_back, row[1], entry)
 end
 if #call('XPENDING', READY, GROUP, '-', '+', 1, worker) == 0 then
   call('XGROUP', 'DELCONSUMER', READY, GROUP, worker)

@@ -1,6 +1,6 @@
 -- Puts a dead letter back at the tail of its room's queue, as a new message with a fresh budget.
 -- ARGV: dead letter's entry id, request
--- Answers: {'ok', room, new message id} | {'unknown'}
+-- Answers: {'ok', room, new message id} | {'unknown'} | {'newer', its version} (written by a newer greenroom: left as it is)
 -- Events: message.requeued
 local entry_id, request = ARGV[1], ARGV[2]
 local request_key = G .. ':seen:' .. request
@@ -11,6 +11,7 @@ if before then
 end
 local entry = call('XRANGE', G .. ':dead', entry_id, entry_id)[1]
 if not entry then return { 'unknown', '' } end
+if too_new(version_of(entry[2])) then return { 'newer', version_of(entry[2]) } end
 
 local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end

@@ -12,14 +12,15 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 import typer
 
-from .app_path import load_agent
+from .app_path import load_agent, load_function
 from .commands.acl import acl
 from .commands.check import run as run_check
 from .commands.doctor import doctor
 from .options import AgentName, Embedded, Json, RedisUrl
 from .options import option as _option
+from .protocol.asks import no_reply
 from .protocol.errors import GreenroomError, InvalidRequest
-from .protocol.records import Mode
+from .protocol.records import Kind, Mode
 from .protocol.sync_client import Client
 from .rendering import (
     RECEIPT_COLUMNS,
@@ -28,7 +29,9 @@ from .rendering import (
     room_facts,
     room_row,
     show_facts,
+    show_json,
     show_output,
+    show_stream,
     show_table,
     to_json,
 )
@@ -36,6 +39,7 @@ from .running import option_words, run_parent, seconds, using
 from .supervisors.orders import Orders
 from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
 from .supervisors.processes import worker_names
+from .supervisors.relay import Relay
 from .supervisors.system import ActorSystem
 from .where import server_of, url_of
 
@@ -48,8 +52,8 @@ ClickError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 app = typer.Typer(
     name="greenroom",
     help="Supervised rooms: durable, interruptible conversations on Pykka and Redis.",
-    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 Redis cannot be used; of run also 4 superseded by a newer worker, "
-    "5 too many restarts, 6 Redis has lost its data; of the others also 130 interrupted.",
+    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 Redis cannot be used; of run and relay also 5 too many restarts; "
+    "of run 4 superseded by a newer worker, 6 Redis has lost its data; of the others also 130 interrupted.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -106,7 +110,7 @@ def run(
             "--probes",
             metavar="DIR",
             envvar="GREENROOM_PROBES",
-            help="Answer greenroom check --live on a Unix socket in this directory.",
+            help="Answer greenroom check on a Unix socket in this directory.",
         ),
     ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -146,6 +150,41 @@ def run(
                 )
                 return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain
+        return ExitCode.OK
+
+
+@app.command()
+def relay(
+    app: Annotated[str, typer.Argument(metavar="APP", show_default=False, help="module:function or path/to/file.py:function")],
+    agent: AgentName,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+    name: Annotated[
+        str, typer.Option("--name", help="The relay's name: its place is kept by it, and of several with one name one works.")
+    ] = "relay",
+    max_rooms: Annotated[int, typer.Option(min=1, help="Of how many rooms outputs may be handed over at once.")] = 100,
+    lease: Annotated[
+        float, typer.Option(min=1, help="Seconds for which a relay that is gone keeps others of its name waiting.")
+    ] = 5.0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds in which the function may finish after SIGTERM or Ctrl-C.")
+    ] = 25.0,
+    log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+) -> int:
+    """Hand each output of the agent's rooms to a function, until SIGTERM or Ctrl-C; a second one forces it to end.
+
+    The function is called with the room and the output. What it raises is tried again with back-off, for ever.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=log_level.upper())
+    period, lease_period = seconds("--grace", grace), seconds("--lease", lease)
+    try:
+        with Orders() as orders:
+            deliver = load_function(app)
+            with using(server_of(redis, embedded)) as url:
+                return run_process(
+                    Relay(agent, deliver, redis=url, name=name, max_rooms=max_rooms, lease=lease_period), period, orders
+                )
+    except KeyboardInterrupt:  # told to end before there was anything to finish
         return ExitCode.OK
 
 
@@ -199,11 +238,20 @@ def ask(
     embedded: Embedded = None,
     as_json: Json = False,
 ) -> None:
-    """Send a message to a room and print its reply: a text as it is, anything else as JSON."""
+    """Send a message to a room and print its reply: a text as it is, anything else as JSON; to a terminal as it comes.
+
+    With --json each output of the message is printed as it comes, the last of them is the reply or why there is none.
+    """
     body = _body(text, data)
     with _client(agent, redis, embedded) as client:
-        reply = client.ask(room, body, timeout=timeout, key=key)
-    typer.echo(reply if isinstance(reply, str) and not as_json else to_json(reply))
+        if as_json or sys.stdout.isatty():
+            show = show_json if as_json else show_stream
+            last = show(client.ask(room, body, stream=True, timeout=timeout, key=key))
+            if last.kind is not Kind.REPLY:
+                raise no_reply(room, last)
+        else:
+            reply = client.ask(room, body, timeout=timeout, key=key)
+            typer.echo(reply if isinstance(reply, str) else to_json(reply))
 
 
 @app.command()

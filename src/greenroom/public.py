@@ -19,6 +19,7 @@ from .protocol.errors import (
     InvalidName,
     InvalidRequest,
     MessageProcessing,
+    NewerVersion,
     NoReply,
     NotFound,
     NotReplicated,
@@ -29,6 +30,8 @@ from .protocol.errors import (
     RedisRefused,
     RedisUnavailable,
     Reject,
+    RelayRuns,
+    ReplyLost,
     Superseded,
     UnknownMode,
 )
@@ -36,6 +39,8 @@ from .protocol.pipeline import Durability
 from .protocol.records import (
     AgentStatus,
     DeadLetter,
+    Event,
+    EventKind,
     Hold,
     Kind,
     Message,
@@ -46,9 +51,11 @@ from .protocol.records import (
     Receipt,
     RoomStatus,
 )
+from .protocol.retention import Retention
 from .protocol.sync_client import Client
 from .supervisors.child import ChildInfo, ChildSpec
 from .supervisors.named import NamedRef
+from .supervisors.relay import Relay
 from .supervisors.restart import Restart, RestartPolicy
 from .supervisors.supervisor import BudgetSpent, Strategy, Supervisor
 from .supervisors.system import ActorSystem
@@ -73,6 +80,8 @@ __all__ = [
     "DeadLettered",
     "Discarded",
     "Durability",
+    "Event",
+    "EventKind",
     "GreenroomError",
     "Hold",
     "Interrupted",
@@ -85,6 +94,7 @@ __all__ = [
     "MessageProcessing",
     "Mode",
     "NamedRef",
+    "NewerVersion",
     "NoReply",
     "NotFound",
     "NotReplicated",
@@ -99,8 +109,12 @@ __all__ = [
     "RedisRefused",
     "RedisUnavailable",
     "Reject",
+    "Relay",
+    "RelayRuns",
+    "ReplyLost",
     "Restart",
     "RestartPolicy",
+    "Retention",
     "RoomStatus",
     "Strategy",
     "Superseded",

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import math
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .protocol.records import AgentStatus, Hold, Kind, Output, Receipt, RoomStatus, text
+from .supervisors.process import complain
 
 ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "processing", "attempt", "error")
 RECEIPT_COLUMNS = ("room", "mode", "outcome", "message", "at", "cid")
@@ -80,6 +82,15 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             typer.echo("\t".join(map(cell, row)))
 
 
+def show_json(outputs: Iterable[Output]) -> Output:
+    """The outputs of one message as JSON, each on a line as it comes; answer the last one."""
+    last = None
+    for last in outputs:
+        typer.echo(to_json(last))
+    assert last is not None, "the outputs of a message have a last one"
+    return last
+
+
 def show_output(output: Output) -> None:
     """One entry of an outbox: id, kind, message, ticket, number, and what it says."""
     says = output.error or output.mode or (None if output.body is None else to_json(output.body))
@@ -88,6 +99,38 @@ def show_output(output: Output) -> None:
         Console().print(Text(line, style=_STYLES.get(output.kind, "")), soft_wrap=True)
     else:
         typer.echo(line)
+
+
+def show_stream(outputs: Iterable[Output]) -> Output:
+    """The outputs of one message as they come; answer the last one.
+
+    Chunks of text are joined, and what is no text is JSON on a line of its own; stderr says where a cycle has ended before its
+    message.
+    """
+    last, within_line = None, False
+    try:
+        for last in outputs:
+            piece = last.kind is Kind.CHUNK and isinstance(last.body, str)
+            if within_line and not piece:
+                typer.echo()
+                within_line = False
+            if piece:
+                typer.echo(_harmless(last.body), nl=False)
+                within_line = not last.body.endswith("\n") if last.body else within_line
+            elif last.kind is Kind.CHUNK or (last.kind is Kind.REPLY and (last.body is not None or last.seq == 1)):
+                typer.echo(_harmless(last.body if isinstance(last.body, str) else to_json(last.body)))
+            elif not last.final:
+                complain(f"broken off ({cell(last.error or last.mode)}): what follows begins anew")
+    finally:
+        if within_line:
+            typer.echo()
+    assert last is not None, "the outputs of a message have a last one"
+    return last
+
+
+def _harmless(words: str) -> str:
+    """A text with its lines and tabs, and with nothing else in it that a terminal would obey."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else cell(c) for c in words)
 
 
 def room_row(status: RoomStatus) -> Sequence[Any]:

@@ -13,6 +13,7 @@ from .protocol.connect import connect
 from .protocol.errors import InvalidRequest, RedisUnavailable
 from .protocol.keys import Keys
 from .protocol.server import RedisServer
+from .supervisors.notify import Notifier
 from .supervisors.orders import Orders
 from .supervisors.process import complain
 from .supervisors.processes import Processes
@@ -84,11 +85,11 @@ def run_parent(words: list[str], agent: str, names: list[str], server: str | Red
         RedisUnavailable: the embedded server cannot be started.
     """
     Keys(agent)
-    with using(server) as url:
+    with using(server) as url, Notifier.from_environment() as notifier:
         connect(url)
         # The URL may have a password, which a command line would show to every user of the machine.
         environment = {**os.environ, URL_VARIABLE: url}
-        return Processes([*_this_program(), "run", *words], names, orders, environment=environment).run()
+        return Processes([*_this_program(), "run", *words], names, orders, environment=environment, notifier=notifier).run()
 
 
 def _this_program() -> list[str]:

@@ -21,23 +21,27 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pykka
 import redis as redis_py
 
-from greenroom import Agent, Backoff, Client, Cycle, Kind, Message, Output, ThreadCycle
+from greenroom import Agent, AsyncClient, Backoff, Client, Cycle, Kind, Message, Output, ThreadCycle
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.loop_actor import LoopActor
 from greenroom.actors.room import Room
 from greenroom.protocol.keys import Keys
 from greenroom.supervisors.system import ActorSystem
 
+from helpers import unique
+
 WAIT_S = 30.0
+LONG = timedelta(seconds=WAIT_S)  # a time limit that only a hang reaches
 LOOK_S = 0.01
 AT_ONCE = Backoff(first=Backoff().first * 0, most=Backoff().first * 0)
 
@@ -280,9 +284,11 @@ class StoreGate:
 
     ``gate.before("claim")`` holds the next claim back before Redis gets it, ``gate.after("claim")`` its answer, when Redis has
     decided already. Both answer a ``StoreHold``. Any method of the store may be named; calls that nobody asked for pass.
+    ``calls`` are those so far, in order, with their arguments.
     """
 
     def __init__(self, store: Any) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self._store = store
         self._holds: dict[str, list[tuple[StoreHold, bool]]] = {}
 
@@ -307,8 +313,12 @@ class StoreGate:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
+        return partial(self._call, name, method) if callable(method) else method
+
+    def _call(self, name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self.calls.append((name, args))
         waiting = self._holds.get(name)
-        return partial(self._held, method, *waiting.pop(0)) if waiting else method
+        return self._held(method, *waiting.pop(0), *args, **options) if waiting else method(*args, **options)
 
     @staticmethod
     def _held(method: Callable[..., Any], hold: StoreHold, early: bool, *args: Any, **options: Any) -> asyncio.Task[Any]:
@@ -451,4 +461,28 @@ def abandon(system: ActorSystem) -> None:
             if isinstance(actor, Room) and actor._run is not None:
                 actor._run.abort("fenced")  # a handler's thread would go on for ever
     system._user.stop()
+    system._listeners.close()
     system._stopped.set()
+
+
+# Tests that are coroutines. ------------------------------------------------------------------------------
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run a coroutine on an event loop of its own, with a limit that only a hang reaches."""
+
+    async def main() -> None:
+        async with asyncio.timeout(2 * WAIT_S):
+            await test()
+
+    asyncio.run(main())
+
+
+async def asked(client: AsyncClient, room: str, body: Any, **options: Any) -> asyncio.Task[Any]:
+    """An ask under way: its message is in the queue, and it has looked for outputs once."""
+    key = unique("key")
+    await client.send(room, body, key=key)
+    task: asyncio.Task[Any] = asyncio.create_task(client.ask(room, body, key=key, **options))
+    for _ in range(5):  # each answer is behind those that the ask waits for
+        await client.status(room)
+    return task

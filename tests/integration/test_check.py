@@ -7,18 +7,19 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from greenroom import ActorSystem, Agent, InvalidRequest
+from greenroom import ActorSystem, Agent, Client, InvalidRequest
 from greenroom.cli import execute
 from greenroom.commands.check import run
-from greenroom.protocol.probe import is_live, socket_path
+from greenroom.protocol.probe import ask_worker, socket_path
 from greenroom.protocol.server import RedisServer
-from integration.agents import Director, abandon, blocked, eventually
+from integration.agents import WAIT_S, Director, abandon, blocked, eventually
 from integration.command import Process
 from integration.conftest import Running
 
@@ -70,23 +71,23 @@ def test_a_worker_lives_but_is_not_ready_while_redis_is_away(
     try:
         with ActorSystem(director.agent(), agent=agent, redis=server.url, name="worker", probes=probes) as system:
             assert (check("--ready", "--worker", "worker"), check("--live")) == (HEALTHY, HEALTHY)
+            url = ("--redis", server.url)
+            assert check("--ready", *url) == HEALTHY
             server.kill()
             eventually(lambda: not system.ready, "the worker has noticed")
-            assert (check("--ready"), check("--live")) == (UNHEALTHY, HEALTHY)
-            os.kill(pid := server_pid(server), signal.SIGSTOP)
+            assert (check("--ready"), check("--ready", *url), check("--live")) == (UNHEALTHY, UNHEALTHY, HEALTHY)
+            server.start()
+            eventually(lambda: check("--ready") == HEALTHY, "the worker is back")
+            os.kill(server.pid, signal.SIGSTOP)
             try:
-                assert (check("--ready", "--timeout", "0.2"), check("--live")) == (UNHEALTHY, HEALTHY)
+                assert check("--ready", *url, "--timeout", "0.2") == UNHEALTHY
+                eventually(lambda: check("--ready") == UNHEALTHY, "the lease has run out")
+                assert check("--live") == HEALTHY
             finally:
-                os.kill(pid, signal.SIGCONT)
+                os.kill(server.pid, signal.SIGCONT)
             eventually(lambda: check("--ready") == HEALTHY, "the worker is back")
     finally:
         server.stop()
-
-
-def server_pid(server: RedisServer) -> int:
-    """Start it again; answer the process id."""
-    server.start()
-    return server.pid
 
 
 def test_a_control_loop_that_hangs_is_not_live_and_a_user_loop_that_hangs_is(
@@ -176,17 +177,17 @@ def test_what_is_left_of_a_worker_that_was_killed_does_not_count(
     abandoned._control.run(close_listener(abandoned)).result()
     abandon(abandoned)
     assert path.exists()
-    assert is_live(path, 1) is None
+    assert ask_worker(path, 1) is None
     assert check("--live", "--worker", "gone") == UNHEALTHY
     assert check("--live") == HEALTHY
 
 
 async def close_listener(system: ActorSystem) -> None:
     """As a process that is killed: nobody listens any more, and the file stays."""
-    assert system._liveness is not None
-    server = system._liveness._server
+    assert system._probes is not None
+    server = system._probes._server
     assert server is not None
-    path = system._liveness._path
+    path = system._probes._path
     kept = path.with_suffix(".kept")
     path.rename(kept)  # Python 3.13 removes the file of a server that is closed
     server.close()
@@ -206,10 +207,36 @@ def test_a_directory_that_cannot_hold_a_socket_is_refused_at_the_start(
 # Readiness. -----------------------------------------------------------------------------------------
 
 
-def test_ready_is_who_has_a_lease(
-    running: Running, director: Director, check: Check, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def afar(check: Check, monkeypatch: pytest.MonkeyPatch) -> Check:
+    """The same from where no worker runs."""
+    monkeypatch.delenv("GREENROOM_PROBES")
+    return check
+
+
+def test_a_worker_that_ends_is_live_and_not_ready(
+    running: Running, director: Director, check: Check, client: Client, probes: Path
+) -> None:
+    """row 38: while its cycles finish"""
+    system = running(director.agent(), probes=probes)
+    client.send("42", "wait")
+    run = director.run("42")
+    ending = threading.Thread(target=system.stop)
+    ending.start()
+    try:
+        eventually(lambda: check("--ready") == UNHEALTHY, "it is not ready any more")
+        assert check("--live") == HEALTHY
+    finally:
+        run.finish("done")
+        ending.join(WAIT_S)
+    assert check("--live") == UNHEALTHY
+
+
+def test_from_afar_ready_is_who_has_a_lease(
+    running: Running, director: Director, afar: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """row 40"""
+    check = afar
     assert check("--ready") == UNHEALTHY
     assert "no worker" in capsys.readouterr().err
     first = running(director.agent(), name="first")
@@ -221,8 +248,11 @@ def test_ready_is_who_has_a_lease(
     assert (check("--ready", "--worker", "first"), check("--ready")) == (UNHEALTHY, HEALTHY)
 
 
-def test_a_worker_whose_lease_has_run_out_is_not_ready(redis_url: str, agent: str, director: Director, check: Check) -> None:
+def test_from_afar_a_worker_whose_lease_has_run_out_is_not_ready(
+    redis_url: str, agent: str, director: Director, afar: Check
+) -> None:
     """row 36"""
+    check = afar
     system = ActorSystem(director.agent(), agent=agent, redis=redis_url, name="gone", lease=timedelta(seconds=1)).start()
     assert check("--ready", "--worker", "gone") == HEALTHY
     abandon(system)
@@ -257,6 +287,8 @@ def test_the_embedded_server_of_a_directory_is_asked(redis_dir: Path, check: Che
         ["--ready", "--redis", "redis://nobody:hunter2@127.0.0.1:{port}"],
         ["--live", "--probes", "/no/such/directory"],
         ["--live", "--probes", ""],
+        ["--live", "--redis", "redis://127.0.0.1"],
+        ["--live", "--embedded", "."],
     ],
 )
 def test_a_misconfigured_check_is_one_line_and_exit_code_2(
@@ -278,10 +310,10 @@ def test_a_redis_that_cannot_be_reached_is_not_ready_rather_than_misconfigured(
 
 
 def test_the_command_is_one_among_the_others(
-    running: Running, director: Director, check: Check, capsys: pytest.CaptureFixture[str]
+    running: Running, director: Director, check: Check, redis_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running(director.agent())
-    assert (execute(["check", "--ready"]), execute(["check", "--live"]), execute(["check"])) == (0, 2, 2)
+    assert (execute(["check", "--ready", "--redis", redis_url]), execute(["check", "--live"]), execute(["check"])) == (0, 2, 2)
     capsys.readouterr()
     assert execute(["check", "--help"]) == 0
     assert "usage: greenroom check" in capsys.readouterr().out
@@ -297,15 +329,16 @@ def imported(*words: str) -> set[str]:
 
 
 def test_a_probe_imports_nothing_that_it_does_not_need(
-    running: Running, director: Director, check: Check, probes: Path
+    running: Running, director: Director, check: Check, probes: Path, redis_url: str
 ) -> None:
-    """It is started every few seconds: a liveness probe takes about 40 ms, of which Python itself takes the half."""
+    """It is started every few seconds: asking a worker takes about 40 ms, of which Python itself takes the half."""
     running(director.agent(), probes=probes)
-    live, ready = imported("check", "--live"), imported("check", "--ready")
+    near = imported("check", "--live") | imported("check", "--ready")
+    far = imported("check", "--ready", "--redis", redis_url)
     for unneeded in ("typer", "pydantic", "pykka", "msgpack", "greenroom.public", "greenroom.supervisors"):
-        assert unneeded not in live | ready
+        assert unneeded not in near | far
     for unneeded in ("redis", "asyncio", "ssl", "structlog", "rich"):
-        assert unneeded not in live
+        assert unneeded not in near
 
 
 def test_the_package_has_all_its_names_though_they_are_loaded_late() -> None:

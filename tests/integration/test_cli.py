@@ -101,7 +101,7 @@ def test_a_text_is_sent_as_it_is_data_as_json_and_a_dash_reads_stdin(
     running(director.agent())
     monkeypatch.setattr(sys, "stdin", io.StringIO("two\nlines\n"))
     out, _ = shell("ask", "--json", "42", *arguments)
-    assert json.loads(out) == body
+    assert json.loads(out)["body"] == body
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,6 @@ def test_ask_prints_a_text_as_it_is_and_anything_else_as_json(shell: Shell, runn
     running(director.agent())
     assert shell("ask", "42", "naïve\t✓")[0] == "naïve\t✓\n"
     assert shell("ask", "42", "--data", '{"a": 1}')[0] == '{"a": 1}\n'
-    assert shell.json("ask", "42", "hello") == ["hello"]
 
 
 def test_what_json_has_no_form_for_is_printed_as_text(
@@ -144,6 +143,150 @@ def test_ask_fails_when_the_message_is_interrupted_dead_or_late(
     assert "dead letter: RuntimeError: fail" in shell.refused("ask", "42", "fail", code=1)
     assert "stays in its queue" in shell.refused("ask", "42", "wait", "--timeout", "0.2", code=1)
     assert client.status("42").waiting == 1
+
+
+def test_ask_with_json_prints_each_output_as_it_comes(
+    agent: str, redis_url: str, running: Running, director: Director, client: Client
+) -> None:
+    running(director.agent())
+    command = [*GREENROOM, "ask", "42", "wait", "--json", "--agent", agent, "--redis", redis_url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+        try:
+            assert asking.stdout is not None
+            run = director.run("42")
+            for word in ("one", {"n": 2}):
+                run.send(word)
+                assert json.loads(asking.stdout.readline())["body"] == word
+            run.finish()
+            assert [json.loads(line)["kind"] for line in asking.stdout] == ["reply"]
+            assert asking.wait(60) == 0
+        finally:
+            asking.kill()
+
+
+def test_ask_shows_the_answer_on_a_terminal_as_it_comes(
+    agent: str, redis_url: str, running: Running, director: Director, client: Client
+) -> None:
+    running(director.agent())
+    ours, theirs = pty.openpty()
+    command = [*GREENROOM, "ask", "42", "wait", "--agent", agent, "--redis", redis_url]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as asking:
+        try:
+            run, shown = director.run("42"), ""
+            for word in ("Let ", "me see"):
+                run.send(word)
+                while word not in shown:
+                    shown += os.read(ours, 1024).decode()
+            run.finish()
+            _, err = asking.communicate(timeout=60)
+            assert (asking.returncode, err) == (0, "")
+            assert shown + os.read(ours, 1024).decode() == "Let me see\r\n"
+        finally:
+            asking.kill()
+            os.close(theirs)
+            os.close(ours)
+
+
+def as_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on stdout passes for a terminal."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "reply", "shown"),
+    [
+        ([], "hello", "hello\n"),
+        ([], None, "null\n"),
+        (["a", "b"], None, "ab\n"),
+        (["a\n", "", "b\n"], None, "a\nb\n"),
+        (["a", {"n": 1}, "b", ""], None, 'a\n{"n": 1}\nb\n'),
+        (["looking… "], {"n": 1}, 'looking… \n{"n": 1}\n'),
+        (["tab\t \x1b[31m\x07\u200d"], "\x9b", "tab\t \\x1b[31m\\x07\u200d\n\\x9b\n"),
+    ],
+)
+def test_a_terminal_gets_text_joined_anything_else_as_json_and_nothing_that_it_would_obey(
+    pieces: list[Any],
+    reply: Any,
+    shown: str,
+    shell: Shell,
+    client: Client,
+    running: Running,
+    director: Director,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    as_terminal(monkeypatch)
+    running(director.agent())
+    client.send("42", "wait", key="k")
+    run = director.run("42")
+    for piece in pieces:
+        run.send(piece)
+    run.finish(reply)
+    assert shell("ask", "42", "wait", "--key", "k") == (shown, "")
+
+
+def test_a_terminal_is_told_where_an_answer_was_broken_off_and_begins_anew(
+    shell: Shell, client: Client, running: Running, director: Director, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_terminal(monkeypatch)
+    running(director.agent())
+    client.send("42", "wait", key="k")
+    run = director.run("42")
+    run.send("half an ans")
+    client.stop("42")
+    run.wait_cancelled()
+    client.play("42")
+    run = director.run("42")
+    run.fail(RuntimeError("oh\nno"))
+    director.run("42").finish("whole")
+    out, err = shell("ask", "42", "wait", "--key", "k")
+    assert out == "half an ans\nwhole\n"
+    assert [line.partition("(")[2].partition(")")[0] for line in err.splitlines()] == ["stop", "RuntimeError: oh\\nno"]
+
+
+@pytest.mark.parametrize("how", ["pipe", "terminal", "json"])
+@pytest.mark.parametrize(
+    ("end", "words"), [("interrupt", "was interrupted"), ("fail", "dead letter"), ("discard", "discarded")]
+)
+def test_ask_exits_with_1_and_one_line_when_the_message_is_not_answered(
+    how: str,
+    end: str,
+    words: str,
+    shell: Shell,
+    client: Client,
+    running: Running,
+    director: Director,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if how == "terminal":
+        as_terminal(monkeypatch)
+    running(director.agent(max_attempts=1))
+    if end == "discard":
+        client.pause("42")
+    message = client.send("42", "wait", key="k")
+    if end == "discard":
+        client.discard("42", message)
+    elif end == "interrupt":
+        director.run("42")
+        client.interrupt("42")
+    else:
+        director.run("42").fail(RuntimeError("no"))
+    out, err = shell("ask", "42", "wait", "--key", "k", *(["--json"] if how == "json" else []), code=1)
+    ends = {"interrupt": ["aborted"], "fail": ["failed", "dead"], "discard": ["discarded"]}
+    assert [json.loads(line)["kind"] for line in out.splitlines()] == (ends[end] if how == "json" else [])
+    assert words in err.splitlines()[-1]
+    assert len(err.splitlines()) == (2 if (how, end) == ("terminal", "fail") else 1)
+
+
+def test_ask_on_a_terminal_that_times_out_ends_the_line_and_exits_with_1(
+    shell: Shell, client: Client, running: Running, director: Director, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_terminal(monkeypatch)
+    running(director.agent())
+    client.send("42", "wait", key="k")
+    director.run("42").send("half an ans")
+    out, err = shell("ask", "42", "wait", "--key", "k", "--timeout", "3", code=1)
+    assert out == "half an ans\n"
+    assert "stays in its queue" in err
 
 
 def test_a_full_queue_refuses_the_message(shell: Shell, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -26,30 +26,9 @@ from greenroom import (
     Reject,
     ThreadCycle,
 )
-from greenroom.protocol import client as client_module
-from integration.agents import WAIT_S, Director, eventually
+from greenroom.protocol import outbox
+from integration.agents import WAIT_S, Director, asked, eventually, run
 from integration.conftest import Running
-
-from helpers import unique
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(2 * WAIT_S):
-            await test()
-
-    asyncio.run(main())
-
-
-async def asked(client: AsyncClient, room: str, body: Any, **options: Any) -> asyncio.Task[Any]:
-    """An ask under way: its message is in the queue, and it has looked for outputs once."""
-    key = unique("key")
-    await client.send(room, body, key=key)
-    task = asyncio.create_task(client.ask(room, body, key=key, **options))
-    for _ in range(5):  # each answer is behind those that the ask waits for
-        await client.status(room)
-    return task
-
 
 # What an ask answers (row 31). -------------------------------------------------------------------------------
 
@@ -267,7 +246,7 @@ def test_closing_the_sync_client_ends_the_asks_of_other_threads(
     monkeypatch: pytest.MonkeyPatch, redis_url: str, agent: str
 ) -> None:
     """row 31"""
-    monkeypatch.setattr(client_module, "LOOK_S", 3600.0)
+    monkeypatch.setattr(outbox, "LOOK_S", 3600.0)
     client = Client(agent, redis=redis_url)
     ended: list[BaseException] = []
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -13,37 +11,17 @@ from greenroom import (
     Client,
     Kind,
 )
-from greenroom.protocol import client as client_module
+from greenroom.protocol import outbox
 from greenroom.protocol.wakeups import Wakeups
-from integration.agents import WAIT_S, Director, wait_output
+from integration.agents import WAIT_S, Director, asked, run, wait_output
 from integration.conftest import Running
-
-from helpers import unique
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(2 * WAIT_S):
-            await test()
-
-    asyncio.run(main())
-
-
-async def asked(client: AsyncClient, room: str, body: Any, **options: Any) -> asyncio.Task[Any]:
-    """An ask under way: its message is in the queue, and it has looked for outputs once."""
-    key = unique("key")
-    await client.send(room, body, key=key)
-    task = asyncio.create_task(client.ask(room, body, key=key, **options))
-    for _ in range(5):  # each answer is behind those that the ask waits for
-        await client.status(room)
-    return task
 
 
 def test_readers_are_told_of_what_is_new_and_need_not_look_by_themselves(
     monkeypatch: pytest.MonkeyPatch, running: Running, director: Director, redis_url: str, agent: str
 ) -> None:
     """row 23, row 31"""
-    monkeypatch.setattr(client_module, "LOOK_S", 3600.0)
+    monkeypatch.setattr(outbox, "LOOK_S", 3600.0)
     running(director.agent())
 
     async def test() -> None:
@@ -62,7 +40,7 @@ def test_readers_find_what_they_were_not_told_of(
     async def deaf(_: Wakeups, connection: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client_module, "LOOK_S", 0.05)
+    monkeypatch.setattr(outbox, "LOOK_S", 0.05)
     monkeypatch.setattr(Wakeups, "_listen", deaf)
     running(director.agent())
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
+import signal
 import stat
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +20,12 @@ import pytest
 from greenroom import ActorSystem, Client
 from greenroom.protocol.server import RedisServer, find_cli
 from integration.agents import Director, eventually
+from integration.command import Process
 
 from helpers import unique
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 ANYTHING = ""
 
 
@@ -52,14 +58,19 @@ def test_the_second_example_streams_through_its_shield(server: RedisServer) -> N
         assert client.ask("42", "?") == "Let me see. Your card was charged once."
 
 
+def _command(folder: Path, name: str, *words: str) -> dict[str, str]:
+    """An environment in which the command of that name runs these words."""
+    wrapper = folder / name
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
 def _redis_cli(folder: Path, url: str) -> dict[str, str]:
     """An environment in which plain ``redis-cli`` talks to that server, as it does to a local one on the usual port."""
     cli = find_cli()
     assert cli is not None
-    wrapper = folder / "redis-cli"
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(cli))} -u {shlex.quote(url)} "$@"\n')
-    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+    return _command(folder, "redis-cli", str(cli), "-u", url)
 
 
 def test_each_redis_cli_line_answers_as_the_readme_says(server: RedisServer, tmp_path: Path) -> None:
@@ -115,3 +126,74 @@ def test_each_redis_cli_line_answers_as_the_readme_says(server: RedisServer, tmp
         run(play_all)
         director.run("42").finish("done")
         eventually(lambda: client.status("42").waiting == 0, "the message is committed")
+
+
+# The commands. ------------------------------------------------------------------------------------------
+
+
+def command_lines() -> list[str]:
+    """The README's lines that a user types, but for those of redis-cli."""
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith(("greenroom ", "export "))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A copy of the examples, where the README's own worker runs."""
+    examples = tmp_path / "examples"
+    shutil.copytree(ROOT / "examples", examples, ignore=shutil.ignore_patterns("data", "__pycache__"))
+    run = next(line for line in command_lines() if line.startswith("greenroom run"))
+    with ExitStack() as stack:
+        worker = Process(examples, *shlex.split(run, comments=True)[2:])
+        stack.callback(worker.kill)
+        try:
+            worker.wait_line()
+            yield examples
+        finally:
+            code = worker.stop()  # and with it its Redis
+    assert code == 0
+
+
+def _follow(line: str, folder: Path, env: Mapping[str, str]) -> str:
+    """What a command that never ends by itself has said once it has shown two replies; it is ended by Ctrl-C."""
+    said: list[str] = []
+    with subprocess.Popen(["sh", "-c", line], cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as process:  # noqa: S607
+        try:
+            assert process.stdout is not None
+            while sum("\treply\t" in row for row in said) < 2:
+                said.append(process.stdout.readline())
+                assert said[-1], f"{line} has ended: {said}"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+    return "".join(said)
+
+
+def test_each_greenroom_line_does_what_the_readme_says(folder: Path, tmp_path: Path) -> None:
+    env = _command(tmp_path, "greenroom", sys.executable, "-P", "-m", "greenroom") | {"PYTHONPATH": str(ROOT / "src")}
+    env.pop("GREENROOM_AGENT", None)  # the README says how it is set
+    expected = {
+        "send 42": r"\d+\n",
+        "ask 42": r"From the delivery to the invoice: .*\n",
+        "stop 42": r"(?s).*\n42\tstop\tapplied\t.*",
+        "status 42": r"(?s).*hold: stop by .*: wrong answers\n.*",
+        "play 42": r"(?s).*\n42\tplay\tapplied\t.*",
+        "tail 42": r'(?s).*\tchunk\t.*"invoice ".*\treply\t.*',
+    }
+    typed, exports = set[str](), ""
+    for line in command_lines():
+        if line.startswith("export "):
+            exports += f"{line}\n"
+        elif not line.startswith("greenroom run"):
+            [(verb, pattern)] = [(verb, text) for verb, text in expected.items() if line.startswith(f"greenroom {verb} ")]
+            if "--follow" in line:
+                said = _follow(f"{exports}exec {line}", folder, env)
+            else:
+                words = ["sh", "-c", exports + line]
+                done = subprocess.run(words, cwd=folder, env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+                assert done.returncode == 0, line
+                said = done.stdout
+            assert re.fullmatch(pattern, said), (line, said)
+            typed.add(verb)
+    assert typed == set(expected)

@@ -16,7 +16,7 @@ from ..protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
 from ..protocol.keys import Keys, check_name
 
 HEALTHY, UNHEALTHY, MISCONFIGURED, INTERRUPTED = 0, 1, 2, 130
-TIMEOUT_S = 5.0
+TIMEOUT_S, MOST_S = 5.0, 3600
 
 
 class NotHealthy(GreenroomError):
@@ -53,22 +53,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="greenroom check",
         description="Answer a probe. Exit codes: 0 healthy, 1 not, 2 misconfigured.",
+        epilog="With a directory of probes, the workers that run here are asked: each answers by its own control loop, and all "
+        "that run have to answer well. Without one, --ready asks Redis for the lease of a worker, wherever that runs.",
         allow_abbrev=False,
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--ready", action="store_true", help="whether Redis answers and holds the worker's lease")
-    what.add_argument("--live", action="store_true", help="whether the worker's control loop turns; Redis has no part in it")
-    add = parser.add_argument
-    add("--agent", metavar="NAME", default=os.environ.get("GREENROOM_AGENT"), help="the agent's name; else $GREENROOM_AGENT")
-    add("--worker", metavar="NAME", help="the worker's name; without it, any worker of the agent will do")
-    add(
-        "--probes",
-        metavar="DIR",
-        default=os.environ.get("GREENROOM_PROBES"),
-        help="for --live: the directory that run was given; else $GREENROOM_PROBES",
-    )
-    add("--redis", metavar="URL", help="for --ready: where Redis is; else $GREENROOM_REDIS_URL")
-    add("--embedded", metavar="DIR", help="for --ready: the embedded Redis of this directory")
+    what.add_argument("--ready", action="store_true", help="connected to Redis, and the lease is held")
+    what.add_argument("--live", action="store_true", help="the control loop turns; Redis has no part in it")
+    add, env = parser.add_argument, os.environ.get
+    add("--agent", metavar="NAME", default=env("GREENROOM_AGENT"), help="the agent's name; else $GREENROOM_AGENT")
+    add("--worker", metavar="NAME", help="ask about this worker only")
+    add("--probes", metavar="DIR", default=env("GREENROOM_PROBES"), help="as run has it; else $GREENROOM_PROBES")
+    add("--redis", metavar="URL", help="where Redis is; else $GREENROOM_REDIS_URL")
+    add("--embedded", metavar="DIR", help="ask the embedded Redis of this directory")
     add("--timeout", metavar="SECONDS", type=float, default=TIMEOUT_S, help="how long to wait for an answer (%(default)s)")
     return parser
 
@@ -76,15 +73,20 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> str:
     if not options.agent:
         raise InvalidRequest("name the agent: --agent, or $GREENROOM_AGENT")
-    if not 0 < options.timeout <= 3600:
-        raise InvalidRequest("--timeout: want seconds, more than 0 and at most 3600")
+    if not 0 < options.timeout <= MOST_S:
+        raise InvalidRequest(f"--timeout: want seconds, more than 0 and at most {MOST_S}")
     keys = Keys(options.agent)
     worker = None if options.worker is None else check_name(options.worker, "worker name")
-    return _live(options, keys, worker) if options.live else _ready(options, keys, worker)
+    if options.redis is not None or options.embedded is not None or (options.ready and not options.probes):
+        if options.live:
+            raise InvalidRequest("--live: Redis has no part in it")
+        return _leased(options, keys, worker)
+    return _answered(options, keys, worker)
 
 
-def _live(options: argparse.Namespace, keys: Keys, worker: str | None) -> str:
-    from ..protocol.probe import is_live, socket_path, sockets_of
+def _answered(options: argparse.Namespace, keys: Keys, worker: str | None) -> str:
+    """What the workers that run here say of themselves."""
+    from ..protocol.probe import LIVE, READY, ask_worker, socket_path, sockets_of
 
     if not options.probes:
         raise InvalidRequest("--live: name the directory that run was given: --probes, or $GREENROOM_PROBES")
@@ -92,32 +94,31 @@ def _live(options: argparse.Namespace, keys: Keys, worker: str | None) -> str:
     if not folder.is_dir():
         raise InvalidRequest(f"--probes {folder}: no such directory: greenroom run --probes makes it")
     paths = list(sockets_of(folder, keys.agent)) if worker is None else [socket_path(folder, keys.agent, worker)]
-    answers = [is_live(path, options.timeout) for path in paths]
-    who = f"worker {worker}" if worker is not None else f"a worker of {keys.agent}"
-    if False in answers:
-        raise NotHealthy(f"{who} does not answer within {options.timeout:g} s: its control loop hangs")
-    if True not in answers:
+    answers = {ask_worker(path, options.timeout) for path in paths} - {None}  # what a killed worker has left says nothing
+    who = f"a worker of {keys.agent}" if worker is None else f"worker {worker} of {keys.agent}"
+    if not answers:
         raise NotHealthy(f"{who} is not running here")
-    return "live"
+    if not answers <= {LIVE, READY}:
+        raise NotHealthy(f"{who} does not answer within {options.timeout:g} s: its control loop hangs")
+    if options.ready and answers != {READY}:
+        raise NotHealthy(f"{who} is not connected to Redis, has lost its lease, or is ending")
+    return "ready" if options.ready else "live"
 
 
-def _ready(options: argparse.Namespace, keys: Keys, worker: str | None) -> str:
+def _leased(options: argparse.Namespace, keys: Keys, worker: str | None) -> str:
+    """What Redis says."""
     import asyncio
 
+    from ..where import url_of
+
     try:
-        leases = asyncio.run(_leases(_url(options), keys, worker, options.timeout))
+        url = url_of(options.redis, None if options.embedded is None else Path(options.embedded))
+        leases = asyncio.run(_leases(url, keys, worker, options.timeout))
     except RedisUnavailable as error:
         raise NotHealthy(str(error)) from None
     if not leases:
-        who = f"worker {worker}" if worker is not None else "no worker"
-        raise NotHealthy(f"{who} of {keys.agent} {'has no lease' if worker is not None else 'has a lease'}")
+        raise NotHealthy(f"no worker of {keys.agent} has a lease" if worker is None else f"worker {worker} has no lease")
     return f"ready: {' '.join(leases)}"
-
-
-def _url(options: argparse.Namespace) -> str:
-    from ..where import url_of
-
-    return url_of(options.redis, None if options.embedded is None else Path(options.embedded))
 
 
 async def _leases(url: str, keys: Keys, worker: str | None, timeout_s: float) -> list[str]:
@@ -126,7 +127,7 @@ async def _leases(url: str, keys: Keys, worker: str | None, timeout_s: float) ->
 
     from ..protocol.connect import connect, open_connection, translate
 
-    redis = connect(url)
+    redis = connect(url, keys.root)
     try:
         async with asyncio.timeout(timeout_s), open_connection(redis) as connection:
 

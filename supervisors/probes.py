@@ -1,19 +1,21 @@
-"""The socket on which a worker answers that it lives: its control loop does, so a loop that hangs does not."""
+"""The socket on which a worker answers probes: its control loop does, so one that hangs does not."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from ..protocol.errors import InvalidRequest
-from ..protocol.probe import LIVE, socket_path
+from ..protocol.probe import LIVE, READY, socket_path
 
 
-class LivenessSocket:
-    """Answers whoever connects. Redis has no part in it."""
+class ProbeSocket:
+    """Tells whoever connects that the worker lives, and whether it is ``ready``. It asks nobody, Redis neither."""
 
-    def __init__(self, folder: Path, agent: str, worker: str) -> None:
+    def __init__(self, folder: Path, agent: str, worker: str, ready: Callable[[], bool]) -> None:
+        self._ready = ready
         self._path = socket_path(folder, agent, worker)
         self._server: asyncio.Server | None = None
         self._inode = 0
@@ -26,7 +28,7 @@ class LivenessSocket:
         """
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._server = await asyncio.start_unix_server(_answer, self._path)
+            self._server = await asyncio.start_unix_server(self._answer, self._path)
             self._inode = os.stat(self._path).st_ino
         except OSError as error:
             raise InvalidRequest(f"probes: {self._path.parent} cannot hold a Unix socket: {error}") from None
@@ -43,7 +45,6 @@ class LivenessSocket:
         except OSError:  # gone already
             pass
 
-
-async def _answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(LIVE)
-    writer.close()
+    async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(READY if self._ready() else LIVE)
+        writer.close()

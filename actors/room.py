@@ -12,6 +12,7 @@ from typing import Any
 from ..protocol import store as replies
 from ..protocol.errors import GreenroomError
 from ..protocol.log import log
+from ..protocol.records import Unreadable
 from ..protocol.store import DELETE_STATE, KEEP_STATE, Answer, Grant, Store
 from .agent import AgentSpec
 from .link import CycleLink
@@ -189,6 +190,9 @@ class Room(LoopActor):
     def _start_cycle(self, effect: Start) -> None:
         context, spec, grant = self._context, self._context.spec, effect.grant
         self._turns += 1
+        if isinstance(grant.message.body, Unreadable):
+            self._report(Failed(grant.ticket, grant.message.body.error, rejected=True))
+            return
         link = self._link = CycleLink(
             context.control,
             context.store,

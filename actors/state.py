@@ -53,7 +53,7 @@ class StateKind:
         """
         if data is None:
             return self._new({})
-        version, fields = codec.decode(data)
+        version, fields = codec.decode(data, limit=max(self._limit, codec.MAX_BYTES))
         if version > self._version:
             raise StateTooNew(f"the state is of version {version}, this agent knows {self._version}: upgrade this worker")
         if version < self._version:

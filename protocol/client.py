@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from . import codec, inspection
 from .asks import outputs_of, reply_of
+from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
 from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable, RelayRuns
 from .keys import Keys, check_name, check_room
@@ -27,7 +28,6 @@ from .wakeups import Wakeups
 
 T = TypeVar("T")
 
-DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
 MAX_NOTE_BYTES = 1024
 _ENTRY_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
@@ -354,7 +354,9 @@ class AsyncClient:
         return (await inspection.statuses(self._store, [check_room(room)]))[0]
 
     async def rooms(self) -> AsyncIterator[RoomStatus]:
-        """Every room that has work, a mode or state, in no order."""
+        """Every room that has work, a mode or state, in no order. One whose hash greenroom did not write has that as its
+        ``last_error``.
+        """
         async for status in inspection.all_rooms(self._store):
             yield status
 

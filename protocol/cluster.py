@@ -7,6 +7,7 @@ from typing import Any
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.sentinel import MasterNotFoundError, SentinelManagedConnection
 from redis.crc import key_slot
 
@@ -43,6 +44,10 @@ class NodeConnection(SentinelManagedConnection):
             if is_elsewhere(error):
                 raise redis_errors.ConnectionError(f"the cluster has it elsewhere: {error}") from None
             raise
+
+
+class TlsNodeConnection(NodeConnection, SSLConnection):
+    """The same over TLS."""
 
 
 class Nodes:
@@ -120,4 +125,5 @@ class ClusterPool(PrimaryPool):
 
     def __init__(self, key: str, seeds: list[Address], node_options: dict[str, Any], **options: Any) -> None:
         nodes = Nodes(seeds, key_slot(key.encode()), **node_options)
-        super().__init__(key, nodes, connection_class=NodeConnection, **options)
+        kind = TlsNodeConnection if options.get("ssl") else NodeConnection
+        super().__init__(key, nodes, connection_class=kind, **options)

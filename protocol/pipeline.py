@@ -20,10 +20,10 @@ from typing import Any, TypeVar, overload
 import hiredis
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from .connect import DENIED, back_off, is_lost, open_connection, translate
-from .errors import GreenroomError, InvalidRequest, NewerVersion, NotReplicated, RedisUnavailable
+from .errors import GreenroomError, InvalidRequest, NewerVersion, NotReplicated, RedisRefused, RedisUnavailable
 from .log import log
 from .records import LAYOUT, check_version
 from .scripts import scripts
@@ -99,6 +99,7 @@ class Pipeline:
         self.connected = False
         self.reconnects = 0
         self._shas = {name: script.sha.encode() for name, script in scripts().items()}
+        self._unloaded: GreenroomError | None = None  # why this user may load no scripts
 
     def run(self, script: str, *args: Word, decode: Callable[[Any], T], durable: bool = False) -> asyncio.Future[T]:
         """Run a script; the future holds its answer, decoded, or a RedisError: NotReplicated only if it is ``durable``."""
@@ -173,8 +174,10 @@ class Pipeline:
                         silent_s = REPLY_TIMEOUT_S if connected and isinstance(error, TimeoutError) else 0.0
                         lost_at = loop.time() - silent_s
                         log.warning("redis.lost", error=str(error))
-                    if self._patience_s is not None and loop.time() - lost_at >= self._patience_s:
-                        self._fail(translate(error))
+                    if self._patience_s is not None:
+                        why = translate(error)
+                        if isinstance(why, RedisRefused) or loop.time() - lost_at >= self._patience_s:
+                            self._fail(why)
                 elif isinstance(error, ResponseError):
                     self._fail(translate(error))
                 else:  # a reply that is no Redis protocol, say
@@ -190,11 +193,16 @@ class Pipeline:
             failures += 1
 
     async def _load(self, connection: AbstractConnection) -> None:
+        """Load the scripts. A user who may only read goes without."""
         packed = b"".join(_pack("SCRIPT", "LOAD", script.text) for script in scripts().values())
+        self._unloaded = None
         async with asyncio.timeout(REPLY_TIMEOUT_S):
             await connection.send_packed_command([packed], check_health=False)
             for _ in scripts():
-                await connection.read_response()
+                try:
+                    await connection.read_response()
+                except NoPermissionError as error:
+                    self._unloaded = translate(error)
 
     async def _check_data(self, connection: AbstractConnection) -> None:
         """Refuse data of a newer version; find out here, where it is backed off from, that a slot is being handed over."""
@@ -258,8 +266,10 @@ class Pipeline:
         try:
             reply = await connection.read_response()
         except NoScriptError:
-            unknown.append(self._sent.popleft())
-            return
+            if self._unloaded is None:
+                unknown.append(self._sent.popleft())
+                return
+            failure = self._unloaded
         except ResponseError as error:
             if is_lost(error):
                 raise

@@ -79,7 +79,9 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat's answer: ``ok``, ``lapsed``, ``superseded`` or ``emptied``, the incarnation, and the agent's instance id."""
+    """A heartbeat's answer: ``ok``, ``lapsed``, ``superseded``, ``emptied`` or ``newer``, the incarnation (of ``newer``, the
+    version), and the agent's instance id.
+    """
 
     word: str
     incarnation: int
@@ -258,9 +260,9 @@ class Store:
 
 
 def read_ready(reply: Any) -> list[tuple[str, str]]:
-    """Ready id and room of each entry of an XREADGROUP reply."""
+    """Ready id and room of each entry of an XREADGROUP reply; no script wrote one that names no room (an empty string)."""
     entries = reply[0][1] if reply else []
-    return [(text(ready), text(fields(flat)["room"])) for ready, flat in entries if flat]
+    return [(text(ready), text(fields(flat).get("room", b""))) for ready, flat in entries if flat]
 
 
 def _flag(on: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,7 +56,8 @@ class ControlListener(Service):
         """
         seen, keys = self._worker.control_seen, self._store.keys
         if seen is None:
-            return text(await ask(connection, "HGET", keys.root, "control_cursor") or b"0-0")
+            cursor = text(await ask(connection, "HGET", keys.root, "control_cursor") or b"")
+            return cursor if re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", cursor) else "0-0"
         return seen if await ask(connection, "XRANGE", keys.control, seen, seen) else "0-0"
 
     async def _read(self, connection: AbstractConnection) -> None:
@@ -76,8 +78,10 @@ class ControlListener(Service):
             if (await self._store.malformed(entry, str(error))).word == "ok":
                 log.warning("signal.malformed", entry=entry, error=str(error))
             return
-        word, _ = await self._store.control(mode, rooms, cid=entry, raw=entry, **options)
-        if word == "ok":
+        word, detail = await self._store.control(mode, rooms, cid=entry, raw=entry, **options)
+        if word == "unreadable":
+            log.warning("signal.malformed", entry=entry, error=text(detail))
+        elif word == "ok":
             log.info("signal.applied", entry=entry, mode=mode, rooms=" ".join(rooms) or "everywhere")
 
     def _wake(self, row: Mapping[str, bytes]) -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,6 +37,7 @@ from .dump import describe
 from .housekeeper import Housekeeper
 from .listeners import Listener, ListenerFeed, Listeners
 from .loop_watch import LoopWatch
+from .probes import ProbeSocket
 from .rooms import RoomSupervisor
 from .supervisor import ChildSpec, Strategy, Supervisor
 from .worker import Worker, WorkerLease, describe_process
@@ -72,6 +74,7 @@ class ActorSystem:
         redis_patience: when Redis has been unreachable for longer than this, the system ends with RedisUnavailable. None: it
             waits for ever, and work resumes by itself.
         retention: what Redis keeps of the agent, and for how long: of all its workers, what the newest one says.
+        probes: a directory for a Unix socket on which this worker answers ``greenroom check``.
         on_end: called once, on a thread of its own, when a system that had started has ended: with None by ``stop``, else with
             the error that ``wait`` raises; then ``stop`` is still to be called, and it may be from there. What it raises is
             logged. ``stop`` waits 2 s for it at the most.
@@ -92,6 +95,7 @@ class ActorSystem:
         recovery_rate: float = 100.0,
         redis_patience: timedelta | None = None,
         retention: Retention | None = None,
+        probes: str | os.PathLike[str] | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
         self._spec = inspect_agent(agent_class)
@@ -111,6 +115,7 @@ class ActorSystem:
             raise InvalidRequest(f"retention: want a Retention, got {retention!r}")
         if on_end is not None and not callable(on_end):
             raise InvalidRequest(f"on_end: want a function, got {on_end!r}")
+        self._probes = None if probes is None else ProbeSocket(Path(probes), agent, self.name, lambda: self.ready)
         self._max_rooms = max_rooms
         self._lease = lease
         self._redis_patience_s = None if redis_patience is None else redis_patience.total_seconds()
@@ -164,6 +169,8 @@ class ActorSystem:
         self._redis = connect(self._url, self._keys.root)
         self._store = Store(self._redis, self._keys)
         try:
+            if self._probes is not None:
+                await self._probes.open()
             for warning in await check_server(self._redis):
                 log.warning("redis.check", warning=warning)
             if self._pool is not None:
@@ -172,8 +179,7 @@ class ActorSystem:
         except BaseException:
             if self._pool is not None:
                 await self._pool.close()
-            await self._store.close()
-            await self._redis.aclose()
+            await self._close()
             raise
 
     async def _join(self, starter: Starter) -> None:
@@ -297,8 +303,13 @@ class ActorSystem:
                     await self._store.leave(self.name, self._worker.context.incarnation)
             except (TimeoutError, GreenroomError) as error:
                 log.warning("worker.left_badly", worker=self.name, error=error)
+        await self._close()
+
+    async def _close(self) -> None:
         await self._store.close()
         await self._redis.aclose()
+        if self._probes is not None:
+            self._probes.close()
 
     async def _drain(self, grace_s: float) -> None:
         rooms = self._worker.rooms._actor_weakref() if self._worker.rooms is not None else None

@@ -8,7 +8,7 @@
 local room, worker, incarnation, ready, request = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local current = call('HGET', G .. ':worker:' .. worker, 'incarnation')
-if current and tonumber(current) > tonumber(incarnation) then return { 'superseded', current } end
+if (tonumber(current or nil) or 0) > tonumber(incarnation) then return { 'superseded', current } end
 local h = load(room)
 local before = answered(h, request)
 if before then return before end

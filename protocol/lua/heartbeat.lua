@@ -7,11 +7,12 @@
 -- Events: worker.joined, worker.lapsed
 local worker, incarnation, lease = ARGV[1], ARGV[2], ARGV[3]
 local key = G .. ':worker:' .. worker
-local current = call('HGET', key, 'incarnation')
 local status = 'ok'
 
 local version = call('HGET', G, 'version') or LAYOUT
 if too_new(version, LAYOUT) then return { 'newer', version } end
+if call('TYPE', key).ok ~= 'hash' then call('DEL', key) end -- nothing, or what no script wrote
+local current = tonumber(call('HGET', key, 'incarnation') or nil)
 
 if incarnation ~= '' and call('HGET', G, 'instance') ~= ARGV[4] then return { 'emptied', incarnation } end
 call('HSETNX', G, 'instance', ARGV[4])
@@ -23,7 +24,7 @@ if incarnation == '' then
   end
   call('DEL', key)
   event('worker.joined', 'worker', worker, 'incarnation', incarnation)
-elseif current and tonumber(current) > tonumber(incarnation) then return { 'superseded', current }
+elseif current and current > tonumber(incarnation) then return { 'superseded', string.format('%.0f', current) }
 elseif not current then
   status = 'lapsed'
   event('worker.lapsed', 'worker', worker, 'incarnation', incarnation)

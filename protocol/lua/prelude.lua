@@ -13,6 +13,7 @@ local CLAIMS_BYTES = 512 -- of the claims of a ready entry that are remembered, 
 
 -- What is kept where no worker has said anything else (retain.lua): entries (about), and seconds.
 local KEEP = { outbox = 1000, outbox_s = 604800, events = 10000, control = 10000, receipts_s = 86400, dead = 100000 }
+local FIELDS_MAX = 64 -- names and values of a message that are kept with its dead letter
 
 local READY, GROUP = G .. ':ready', 'supervisors'
 local PROCESSING, HELD, ROOMS = G .. ':processing', G .. ':held', G .. ':rooms'
@@ -53,6 +54,7 @@ end
 local function ms_of(text)
   local year, month, day, hour, minute, second, milli = text:match('(%d+)-(%d+)-(%d+)T(%d+):(%d+):(%d+)%.(%d+)Z')
   year, month = tonumber(year), tonumber(month)
+  if not month then return 0 end
   if month <= 2 then year = year - 1 end
   local era = math.floor(year / 400)
   local yoe = year - era * 400
@@ -91,10 +93,10 @@ local function kept(what) return tonumber(call('HGET', G, 'keep_' .. what) or KE
 -- Hand-written control entries are handled once and in order, whoever reads them: a cursor in G says how far. Answers
 -- whether this one was handled before, and moves the cursor.
 local function handled(entry)
-  local cursor = call('HGET', G, 'control_cursor')
-  if cursor then
-    local ms, seq = entry:match('(%d+)-(%d+)')
-    local cursor_ms, cursor_seq = cursor:match('(%d+)-(%d+)')
+  local cursor = call('HGET', G, 'control_cursor') or ''
+  local ms, seq = entry:match('(%d+)-(%d+)')
+  local cursor_ms, cursor_seq = cursor:match('(%d+)-(%d+)')
+  if cursor_ms then
     ms, cursor_ms = tonumber(ms), tonumber(cursor_ms)
     if ms < cursor_ms or (ms == cursor_ms and tonumber(seq) <= tonumber(cursor_seq)) then return true end
   end
@@ -141,6 +143,14 @@ local function let_go(relay, room)
   call('XTRIM', outbox_key(room), 'MAXLEN', '~', of_agent().outbox, 'LIMIT', 0)
   call('EXPIRE', outbox_key(room), of_agent().outbox_s)
   call('UNLINK', aborted_key(room))
+end
+
+-- Does something for one room of many: one whose record is not what scripts write must not keep the others from their turn.
+-- Answers what f answers, or nothing.
+local function safely(room, f, ...)
+  local fine, first, second = pcall(f, ...)
+  if fine then return first, second end
+  event('room.unreadable', 'room', room, 'error', tostring(type(first) == 'table' and first.err or first))
 end
 
 -- Appends one entry to the room's outbox. The publication is only a hint that wakes readers.
@@ -295,8 +305,12 @@ end
 
 local function dead_letter(h, id, fields, error)
   local ticket = h.settled or '0'
-  call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error,
-    'died_at', now, unpack(fields))
+  local own, said = {}, { room = h.room, message = id, attempts = h.attempt or 0, error = error, died_at = now }
+  for i = 1, math.min(#fields, FIELDS_MAX), 2 do -- a message that was written by hand may have any, and too many
+    if not said[fields[i]] then own[#own + 1], own[#own + 2] = fields[i], fields[i + 1] end
+  end
+  call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', said.attempts, 'error', error,
+    'died_at', now, unpack(own))
   output(h.room, 'dead', id, ticket, 0, '', 'error', error)
   cycle_event('message.dead', h, id, ticket, 'attempts', h.attempt or 0, 'error', error)
   end_message(h, id)
@@ -322,7 +336,7 @@ local function bury(h)
 end
 
 -- Whether something of this version was written by a newer greenroom than one that knows versions up to `known`.
-local function too_new(version, known) return (tonumber(version) or math.huge) > known end
+local function too_new(version, known) return (tonumber(version) or 0) > known end
 local function version_of(fields)
   for i = 1, #fields, 2 do
     if fields[i] == 'v' then return fields[i + 1] end

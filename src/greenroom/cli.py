@@ -13,11 +13,14 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast
 import typer
 
 from .app_path import load_agent, load_function
+from .commands.acl import acl
+from .commands.check import run as run_check
+from .commands.doctor import doctor
+from .options import AgentName, Embedded, Json, RedisUrl
+from .options import option as _option
 from .protocol.asks import no_reply
-from .protocol.client import DEFAULT_REDIS
-from .protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
+from .protocol.errors import GreenroomError, InvalidRequest
 from .protocol.records import Kind, Mode
-from .protocol.server import RedisServer
 from .protocol.sync_client import Client
 from .rendering import (
     RECEIPT_COLUMNS,
@@ -32,12 +35,13 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .running import URL_VARIABLE, option_words, run_parent, seconds, server_of, using
+from .running import option_words, run_parent, seconds, using
 from .supervisors.orders import Orders
 from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
 from .supervisors.processes import worker_names
 from .supervisors.relay import Relay
 from .supervisors.system import ActorSystem
+from .where import server_of, url_of
 
 PATIENCE_S = 5.0
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -65,20 +69,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
-AgentName = Annotated[str, _option("--agent", envvar="GREENROOM_AGENT", help="The agent's name.", metavar="NAME")]
-RedisUrl = Annotated[
-    str | None,
-    _option("--redis", metavar="URL", help=f"Where Redis is; else ${URL_VARIABLE}, else {DEFAULT_REDIS}."),
-]
-Embedded = Annotated[
-    Path | None,
-    _option("--embedded", metavar="DIR", help="Use the embedded Redis of this directory; run starts it if need be."),
-]
-Json = Annotated[bool, _option("--json", help="Print JSON, one value a line.")]
 Room = Annotated[str, typer.Argument(metavar="ROOM", show_default=False)]
 Rooms = Annotated[list[str] | None, typer.Argument(metavar="ROOM", show_default=False)]
 Text = Annotated[
@@ -114,6 +104,15 @@ def run(
     ] = 100.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
     log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+    probes: Annotated[
+        Path | None,
+        _option(
+            "--probes",
+            metavar="DIR",
+            envvar="GREENROOM_PROBES",
+            help="Answer greenroom check on a Unix socket in this directory.",
+        ),
+    ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end.
@@ -127,7 +126,14 @@ def run(
     try:
         with Orders(lifeline) as orders:
             if processes is not None:
-                options = {"max-rooms": max_rooms, "lease": lease, "recovery-rate": recovery_rate, "grace": grace}
+                options: dict[str, object] = {
+                    "max-rooms": max_rooms,
+                    "lease": lease,
+                    "recovery-rate": recovery_rate,
+                    "grace": grace,
+                }
+                if probes is not None:
+                    options["probes"] = probes
                 words = ["--agent", agent, "--log-level", log_level, *option_words(options)]
                 return run_parent([app, *words], agent, worker_names(name, processes), server_of(redis, embedded), orders)
             agent_class = load_agent(app)
@@ -140,6 +146,7 @@ def run(
                     max_rooms=max_rooms,
                     lease=lease_period,
                     recovery_rate=recovery_rate,
+                    probes=probes,
                 )
                 return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain
@@ -187,12 +194,7 @@ def relay(
 def _client(agent: str, redis: str | None, embedded: Path | None) -> Client:
     # Without a handler, Python prints warnings: what is wrong is said once, by the error.
     logging.getLogger("greenroom").addHandler(logging.NullHandler())
-    server = server_of(redis, embedded)
-    if isinstance(server, RedisServer):
-        if not server.find():
-            raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")
-        server = server.url
-    return Client(agent, redis=server, timeout=PATIENCE_S)
+    return Client(agent, redis=url_of(redis, embedded), timeout=PATIENCE_S)
 
 
 def _body(words: str | None, data: str | None) -> Any:
@@ -374,6 +376,18 @@ def _show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], 
             typer.echo(to_json(record))
     else:
         show_table(columns, map(row, records))
+
+
+# A deployment. --------------------------------------------------------------------------------------
+
+app.command()(acl)
+app.command()(doctor)
+
+
+@app.command("check", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def check(context: typer.Context) -> int:
+    """Answer a probe: whether a worker is ready, or lives."""
+    return run_check(context.args)
 
 
 # The program. ---------------------------------------------------------------------------------------

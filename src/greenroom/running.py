@@ -8,9 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 
-from .protocol.client import DEFAULT_REDIS
 from .protocol.connect import connect
 from .protocol.errors import InvalidRequest, RedisUnavailable
 from .protocol.keys import Keys
@@ -19,18 +17,9 @@ from .supervisors.notify import Notifier
 from .supervisors.orders import Orders
 from .supervisors.process import complain
 from .supervisors.processes import Processes
+from .where import URL_VARIABLE
 
 RESTART_PAUSE_S = 0.5  # between two starts of an embedded server that keeps ending
-URL_VARIABLE = "GREENROOM_REDIS_URL"
-
-
-def server_of(redis: str | None, embedded: Path | None) -> str | RedisServer:
-    """The URL, or the embedded server, that the options name."""
-    if embedded is None:
-        return os.environ.get(URL_VARIABLE) or DEFAULT_REDIS if redis is None else redis
-    if redis is not None:
-        raise InvalidRequest("--redis or --embedded, not both")
-    return RedisServer(embedded)
 
 
 def using(server: str | RedisServer) -> contextlib.AbstractContextManager[str]:

@@ -153,8 +153,8 @@ class Cycle(BaseCycle):
 
         Args:
             name: unique within the message; parallel steps are fine.
-            if_unknown: what to do if an earlier cycle began the step and did not live to say how it ended: ``again``, as by
-                default for functions marked ``idempotent``, or ``raise`` OutcomeUnknown, as by default for others.
+            if_unknown: what to do if the step began before, in this cycle or an earlier one, and did not say how it ended:
+                do it ``again``, the default for functions marked ``idempotent``, or ``raise`` OutcomeUnknown, for others.
 
         Raises:
             OutcomeUnknown: see above; nothing was done.

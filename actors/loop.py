@@ -14,6 +14,8 @@ from ..protocol.log import log
 
 T = TypeVar("T")
 
+JOIN_S = 2.0  # how long a loop that is stopped may take before it is left behind
+
 
 class LoopThread:
     """A thread that runs one event loop. ``post`` is the cheap way in: one wake-up carries all that waits.
@@ -44,7 +46,7 @@ class LoopThread:
         if not self._thread.is_alive():
             return
         self.end()
-        self._thread.join(2.0)
+        self._thread.join(JOIN_S)
         if self._thread.is_alive():
             log.warning("loop.stuck", thread=self.name)
 
@@ -111,6 +113,15 @@ class LoopThread:
             except RuntimeError:
                 return False
         return True
+
+    def every(self, period_s: float, callback: Callable[[], object]) -> None:
+        """Have ``callback()`` called on the loop, at once and every ``period_s`` seconds, for as long as it turns."""
+
+        def again() -> None:
+            self.loop.call_later(period_s, again)
+            callback()
+
+        self.post(again)
 
     def _drain(self) -> None:
         # Reset before taking: whoever posts from here on wakes the loop once more, so nothing stays behind.

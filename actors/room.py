@@ -12,12 +12,13 @@ from typing import Any
 from ..protocol import store as replies
 from ..protocol.errors import GreenroomError
 from ..protocol.log import log
+from ..protocol.records import Unreadable
 from ..protocol.store import DELETE_STATE, KEEP_STATE, Answer, Grant, Store
 from .agent import AgentSpec
 from .link import CycleLink
 from .loop import LoopThread
 from .loop_actor import LoopActor, tell
-from .runner import Aborted, Run, Runner
+from .runner import Aborted, Run, Starter
 from .slots import Slots
 from .transitions import (
     Abort,
@@ -43,6 +44,7 @@ from .transitions import (
     Wait,
 )
 
+TOO_NEW_MS = 500  # after how long a room is tried again that was left in a state of a newer version, by any worker
 TURNS = 10  # messages in a row, before a room gives way to those that wait for a slot
 
 _requests = itertools.count(1)
@@ -58,7 +60,7 @@ class RoomContext:
 
     control: LoopThread
     store: Store
-    runner: Runner
+    runner: Starter
     spec: AgentSpec
     slots: Slots
     worker: str
@@ -103,6 +105,8 @@ class Room(LoopActor):
             raise message.error
         if isinstance(message, Taken):
             self._keep_state(message.answer)
+            if isinstance(message.answer, Answer) and message.answer.word == "released" and message.answer.detail:
+                log.warning("message.newer", room=self.room, error=message.answer.detail)
         self.machine.give_way = self._turns >= TURNS and not self._context.slots.free
         before = self.machine.state
         effects = self.machine.handle(message)
@@ -186,6 +190,9 @@ class Room(LoopActor):
     def _start_cycle(self, effect: Start) -> None:
         context, spec, grant = self._context, self._context.spec, effect.grant
         self._turns += 1
+        if isinstance(grant.message.body, Unreadable):
+            self._report(Failed(grant.ticket, grant.message.body.error, rejected=True))
+            return
         link = self._link = CycleLink(
             context.control,
             context.store,
@@ -198,10 +205,15 @@ class Room(LoopActor):
         )
         if spec.terms.shielded:
             link.watch_shield()
-        if spec.max_cycle_s is not None:
-            overdue = Overdue(grant.ticket, f"it ran longer than max_cycle, {spec.max_cycle_s:g} s")
-            self._watchdog = self.loop.loop.call_later(spec.max_cycle_s, tell, self.actor_ref, overdue)
-        self._run = context.runner.start(grant.message, self._state, link, self._report)
+        watch = partial(self._watch, grant.ticket)
+        self._run = context.runner.start(grant.message, self._state, link, watch, self._report)
+
+    def _watch(self, ticket: int) -> None:
+        """The cycle's code begins."""
+        limit_s = self._context.spec.max_cycle_s
+        if limit_s is not None:
+            overdue = Overdue(ticket, f"it ran longer than max_cycle, {limit_s:g} s")
+            self._watchdog = self.loop.loop.call_later(limit_s, tell, self.actor_ref, overdue)
 
     def _end_cycle(self) -> None:
         """The cycle's code has ended, or is not waited for any more."""
@@ -255,8 +267,8 @@ class Room(LoopActor):
         else:
             sent = self._link.sent if self._link is not None and self._link.ticket == effect.ticket else []
             aborted = Aborted(grant.message, effect.ticket, abort, sent, effect.code)
-            self._run = self._context.runner.start_hook(aborted, self._state, self._report)
-            self._after(self._context.spec.hook_timeout_s, partial(self._leave_hook, aborted))
+            watch = partial(self._after, self._context.spec.hook_timeout_s, partial(self._leave_hook, aborted))
+            self._run = self._context.runner.start_hook(aborted, self._state, watch, self._report)
 
     def _leave_hook(self, aborted: Aborted) -> None:
         if self._run is not None:
@@ -277,7 +289,9 @@ class Room(LoopActor):
         context = self._context
         if effect.how in ("consume", "release"):
             log.info("cycle.aborted", room=self.room, ticket=effect.ticket, how=effect.how, code=effect.code)
-        retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000) if effect.how == "fail" else 0
+        retry_ms = TOO_NEW_MS if effect.how == "too_new" else 0
+        if effect.how == "fail":
+            retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000)
         call = partial(context.store.settle, self.room, effect.ticket, effect.how, take_next=effect.take_next)
         call = partial(call, terms=context.spec.terms, error=effect.error, retry_ms=retry_ms)
         self._expect(call(state=effect.state, closing=effect.closing, code=effect.code))

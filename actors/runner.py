@@ -19,6 +19,7 @@ from .cycle import BaseCycle, Cycle, ThreadCycle
 from .interruption import Code, Interruption
 from .link import Link
 from .loop import LoopThread
+from .state import StateTooNew
 from .threads import call, start_thread
 from .transitions import Cancelled, Closed, Failed, Finished
 
@@ -28,6 +29,7 @@ C = TypeVar("C", bound=BaseCycle)
 
 Report = Callable[[Finished | Failed | Cancelled], None]
 ReportClosed = Callable[[Closed], None]
+OnBegin = Callable[[], None]
 
 
 class Run(Protocol):
@@ -38,6 +40,20 @@ class Run(Protocol):
 
     def leave(self) -> Code:
         """The code has not ended in time: go on without it, and answer what became of it."""
+
+
+class Starter(Protocol):
+    """What starts the agent's code for the rooms of one worker.
+
+    ``on_begin`` is called on the control loop when the code begins, and with it its time limit: at once, or when there is a
+    process for it. ``report`` is called once, on any thread, also if it never begins.
+    """
+
+    def start(self, message: Message, state: bytes | None, link: Link, on_begin: OnBegin, report: Report) -> Run:
+        """Start a cycle's code."""
+
+    def start_hook(self, aborted: Aborted, state: bytes | None, on_begin: OnBegin, report: ReportClosed) -> Run:
+        """Start the hook for an aborted cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +190,8 @@ class CycleRun:
         ticket, message = self._link.ticket, self._message
         if self._link.ended:  # what it raises on its way out is no failure: Redis knows why the cycle has ended
             return Cancelled(ticket)
+        if isinstance(error, StateTooNew):
+            return Failed(ticket, str(error), too_new=True)
         log.warning("cycle.failed", room=message.room, message=message.id, attempt=message.attempt, exc_info=error)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Failed(ticket, text[:MAX_ERROR_CHARS], rejected=isinstance(error, Reject))
@@ -251,14 +269,16 @@ class Runner:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def start(self, message: Message, state: bytes | None, link: Link, report: Report) -> Run:
-        """Start a cycle's code. ``report`` is called once, from the thread that ran it."""
+    def start(self, message: Message, state: bytes | None, link: Link, on_begin: OnBegin, report: Report) -> Run:
+        """As ``Starter.start``."""
         run = CycleRun(self, message, state, link, report)
+        on_begin()
         self.user.post(run.begin)
         return run
 
-    def start_hook(self, aborted: Aborted, state: bytes | None, report: ReportClosed) -> Run:
-        """Start the hook for an aborted cycle. ``report`` is called once."""
+    def start_hook(self, aborted: Aborted, state: bytes | None, on_begin: OnBegin, report: ReportClosed) -> Run:
+        """As ``Starter.start_hook``."""
         run = HookRun(self, aborted, state, report)
+        on_begin()
         self.user.post(run.begin)
         return run

@@ -9,10 +9,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from ..protocol import codec
-from ..protocol.errors import AgentError, InvalidBody
+from ..protocol.errors import AgentError, InvalidBody, NewerVersion
 from ..protocol.store import DELETE_STATE, KEEP_STATE, set_state
 
 Upgrade = Callable[[dict[str, Any], int], dict[str, Any]]
+
+
+class StateTooNew(NewerVersion):
+    """A room's state was stored by a newer version of its agent."""
 
 
 class StateKind:
@@ -44,13 +48,14 @@ class StateKind:
         """The state as of the last commit, nobody else's to change; ``upgrade`` turns fields of an older version into today's.
 
         Raises:
-            InvalidBody: it is of a newer version, or its fields do not fit.
+            StateTooNew: it is of a newer version.
+            InvalidBody: its fields do not fit.
         """
         if data is None:
             return self._new({})
-        version, fields = codec.decode(data)
+        version, fields = codec.decode(data, limit=max(self._limit, codec.MAX_BYTES))
         if version > self._version:
-            raise InvalidBody(f"the state is of version {version}, this agent knows {self._version}: upgrade this worker")
+            raise StateTooNew(f"the state is of version {version}, this agent knows {self._version}: upgrade this worker")
         if version < self._version:
             fields = upgrade(fields, version)
         try:

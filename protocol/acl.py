@@ -23,9 +23,10 @@ class Role(StrEnum):
 
 
 _READS = (
-    *("ping", "select", "time", "acl|whoami", "multi", "discard"),  # the last two: what doctor finds out rights with
+    *("ping", "select", "time", "cluster|info", "cluster|slots"),
+    *("acl|whoami", "multi", "discard"),  # what doctor finds out rights with
     *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "strlen", "ttl", "type"),
-    *("scard", "sismember", "smembers", "sscan", "zcard", "zmscore", "zrange", "zscan"),
+    *("scard", "sismember", "smembers", "sscan", "zcard", "zmscore", "zrange", "zrangebyscore", "zscan"),
     *("xlen", "xpending", "xrange", "xread", "xrevrange", "subscribe", "unsubscribe"),
 )
 _SENDS = (
@@ -99,6 +100,7 @@ _TRIED_WITH = {
     **dict.fromkeys(("xrange", "xrevrange"), ". - +"),
     "select": "0",
     "zrange": ". 0 0",
+    "zrangebyscore": ". 0 0",
     **dict.fromkeys(("hscan", "sscan", "zscan"), ". 0"),
     "xread": "STREAMS . 0",
     "evalsha": "0 1 .",
@@ -107,10 +109,10 @@ _TRIED_WITH = {
     "xack": ". 1 0",
     "xadd": ". * 1 1",
     "xdel": ". 0",
+    "xtrim": ". MAXLEN 1000",
     "xclaim": ". 1 1 0 0",
     "xgroup|create": ". 1 0",
     "xgroup|delconsumer": ". 1 1",
-    "xtrim": ". MAXLEN 1",
     "xreadgroup": "GROUP 1 1 STREAMS . >",
 }
 

@@ -8,8 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from .clock import place_of, time_of_entry
 from .inspection import entry_pages
-from .records import NUMBER, Outcome, Record, place_of, read_id, text, time_of_entry
+from .records import NUMBER, Outcome, Record, read_id, text
 from .store import Store
 
 

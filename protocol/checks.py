@@ -117,9 +117,18 @@ def _saving(info: Info) -> Finding:
 SERVER_CHECKS: tuple[Callable[[Info], Finding], ...] = (_version, _eviction, _memory, _persistence, _saving)
 
 
-def server_findings(info: Info) -> list[Finding]:
-    """What the answer to INFO says about how the server is set up."""
-    return [check(info) for check in SERVER_CHECKS]
+def server_findings(info: Info, *, follows_cluster: bool = False) -> list[Finding]:
+    """What INFO says about how the server is set up. ``follows_cluster``: whether connections follow a cluster's fail-overs."""
+    found = [check(info) for check in SERVER_CHECKS]
+    if info.get("cluster_enabled"):
+        found.append(_cluster(follows_cluster))
+    return found
+
+
+def _cluster(followed: bool) -> Finding:
+    if followed:
+        return ok("cluster", "a node of a cluster, whose fail-overs are followed")
+    return warning("cluster", "a node of a cluster, whose fail-overs are not followed", "use a cluster:// URL")
 
 
 def replication(info: Info) -> Finding:

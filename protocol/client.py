@@ -13,9 +13,10 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from . import codec
 from .asks import outputs_of, reply_of
+from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
 from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable, RelayRuns
-from .keys import Keys, check_name
+from .keys import Keys, check_name, check_room
 from .outbox import Outbox
 from .pipeline import Durability
 from .reads import AsyncReads, check_entry, start_after
@@ -26,7 +27,6 @@ from .wakeups import Wakeups
 
 T = TypeVar("T")
 
-DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
 MAX_NOTE_BYTES = 1024
 
@@ -64,7 +64,8 @@ class AsyncClient(AsyncReads):
 
     Args:
         agent: the agent's name.
-        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name.
+        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name, or
+            ``cluster://host,host`` for the agent's in a cluster.
         timeout: seconds for which a call waits for a Redis that cannot be reached, before RedisUnavailable.
         queue_limit: messages that may wait in one room; ``send`` refuses more.
         by: who signals, for the operator to see; the user and host by default.
@@ -88,7 +89,7 @@ class AsyncClient(AsyncReads):
         if durability is not None and not isinstance(durability, Durability):
             raise InvalidRequest(f"durability: want a Durability or None, got {durability!r}")
         self._durability = durability
-        self._redis = connect(redis)
+        self._redis = connect(redis, self._keys.root)
         self._by = _check_note(by, "by") if by is not None else _whoami()
         self._queue_limit = queue_limit
         self._timeout_s = timeout
@@ -129,7 +130,7 @@ class AsyncClient(AsyncReads):
 
     def room(self, room: str) -> AsyncRoomHandle:
         """A handle on one room, with the same verbs."""
-        return AsyncRoomHandle(self, check_name(room, "room"))
+        return AsyncRoomHandle(self, check_room(room))
 
     # Messages. ------------------------------------------------------------------------------------
 
@@ -147,7 +148,7 @@ class AsyncClient(AsyncReads):
         return (await self._enqueue(room, body, key)).id
 
     async def _enqueue(self, room: str, body: Any, key: str | None) -> Enqueued:
-        check_name(room, "room")
+        check_room(room)
         data = codec.encode(body)
         # A key of one's own must outlast the repetitions, which go on for the patience.
         ttl = USER_KEY_TTL_S if key is not None else OWN_KEY_TTL_S + int(min(self._timeout_s, USER_KEY_TTL_S))
@@ -194,7 +195,7 @@ class AsyncClient(AsyncReads):
 
         ``after`` is the ``id`` of the last output you have seen. The outbox keeps about the last 1,000.
         """
-        check_name(room, "room")
+        check_room(room)
         start = start_after(after)
         outbox = Outbox(self._open, room)
         if not follow:
@@ -213,7 +214,7 @@ class AsyncClient(AsyncReads):
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
-        answer, short = await _durably(self._store.discard(check_name(room, "room"), message, uuid.uuid4().hex))
+        answer, short = await _durably(self._store.discard(check_room(room), message, uuid.uuid4().hex))
         if answer.word == "processing":
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
         if answer.word == "unknown":
@@ -258,7 +259,7 @@ class AsyncClient(AsyncReads):
             NotFound: there is no such dead letter.
             NotReplicated: with ``durability``: it was dropped, and may be there again.
         """
-        answer, short = await _durably(self._store.drop(check_entry(letter_id, "dead letter"), uuid.uuid4().hex))
+        answer, short = await _durably(self._store.drop(check_entry(letter_id, "dead letter"), uuid.uuid4().hex, self._by))
         if answer.word == "unknown":
             raise NotFound(f"no dead letter {letter_id}")
         _confirmed(None, short)
@@ -317,7 +318,7 @@ class AsyncClient(AsyncReads):
         if bool(rooms) == everywhere:
             raise InvalidRequest(f"{mode}: name rooms, or everywhere=True")
         for room in rooms:
-            check_name(room, "room")
+            check_room(room)
         if len(set(rooms)) != len(rooms):
             raise InvalidRequest(f"{mode}: a room is named twice")
         cid = uuid.uuid4().hex if cid is None else check_name(cid, "cid")

@@ -15,6 +15,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 from . import checks
 from .acl import COMMANDS, Role, trial
 from .checks import Finding
+from .cluster import ClusterPool
 from .connect import connect, open_connection, translate
 from .errors import RedisError
 from .keys import Keys
@@ -32,7 +33,7 @@ async def examine(url: str, agent: str | None = None) -> list[Finding]:
         RedisUnavailable, RedisRefused: it cannot be reached, or gives no access at all.
     """
     keys = None if agent is None else Keys(agent)
-    redis = connect(url)
+    redis = connect(url, "" if keys is None else keys.root)
     try:
         async with asyncio.timeout(LIMIT_S), open_connection(redis) as connection:
             return await _Doctor(redis, connection).examine(keys)
@@ -57,7 +58,8 @@ class _Doctor:
         except NoPermissionError:
             found.append(checks.unknown("server", "INFO"))
         else:
-            found += [*checks.server_findings(info), checks.replication(info)]
+            follows = isinstance(self._redis.connection_pool, ClusterPool)
+            found += [*checks.server_findings(info, follows_cluster=follows), checks.replication(info)]
             if info.get("aof_enabled"):
                 found.append(await self._fsync())
         found += [await self._clock(), self._transport()]

@@ -6,8 +6,9 @@ import asyncio
 import datetime as dt
 from collections.abc import Mapping
 
+from .clock import time_of_tick
 from .inspection import pending
-from .records import NUMBER, Record, fields, text, time_of_tick
+from .records import NUMBER, Record, fields, text
 from .store import Store
 
 

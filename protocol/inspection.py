@@ -6,24 +6,52 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from .errors import RedisRefused
-from .records import AgentStatus, RoomStatus, fields, read_hold, read_status, text, time_of_tick
+from .clock import time_of_tick
+from .errors import NewerVersion, RedisRefused
+from .log import log
+from .records import (
+    AgentStatus,
+    DeadLetter,
+    RoomStatus,
+    fields,
+    read_dead_letter,
+    read_hold,
+    read_status,
+    text,
+)
 from .store import Store
 
 PAGE = 200
 Entry = tuple[bytes, dict[bytes, bytes]]  # of a stream: its id and fields
 
 
-async def statuses(store: Store, rooms: list[str]) -> list[RoomStatus]:
-    """Each of these rooms, as it is now."""
+async def statuses(store: Store, rooms: list[str], *, strict: bool = True) -> list[RoomStatus]:
+    """Each of these rooms, as it is now. If not ``strict``, one whose hash greenroom did not write has that as its last error.
+
+    Raises:
+        RedisRefused: there is one, and this is strict.
+    """
     command = store.pipeline.command
     entries = [command("HGETALL", store.keys.room(room)) for room in rooms]
     lengths = [command("XLEN", store.keys.messages(room)) for room in rooms]
-    answers = await asyncio.gather(*entries, *lengths)
-    return [
-        read_status(room, dict(zip(flat[::2], flat[1::2], strict=True)), waiting)
-        for room, flat, waiting in zip(rooms, answers[: len(rooms)], answers[len(rooms) :], strict=True)
-    ]
+    answers = await asyncio.gather(*entries, *lengths, return_exceptions=True)
+    found = []
+    for room, entry, waiting in zip(rooms, answers[: len(rooms)], answers[len(rooms) :], strict=True):
+        try:
+            flat = _answered(entry)
+            found.append(read_status(room, dict(zip(flat[::2], flat[1::2], strict=True)), _answered(waiting)))
+        except RedisRefused as error:
+            if strict:
+                raise
+            found.append(RoomStatus(room=room, last_error=str(error)))
+    return found
+
+
+def _answered(answer: Any) -> Any:
+    """The answer of a request that was waited for beside others, or what it raised."""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 async def overview(store: Store) -> AgentStatus:
@@ -73,3 +101,21 @@ async def entry_pages(store: Store, stream: str, start: str) -> AsyncIterator[li
             start = f"({text(page[-1][0])}"
         if len(page) < PAGE:
             return
+
+
+async def letter_pages(store: Store) -> AsyncIterator[list[DeadLetter]]:
+    """The dead letters, oldest first; what is none is passed over.
+
+    Raises:
+        NewerVersion: one was written by a newer version of greenroom.
+    """
+    async for page in entry_pages(store, store.keys.dead, "-"):
+        found = []
+        for letter_id, entry in page:
+            try:
+                found.append(read_dead_letter(letter_id, entry))
+            except NewerVersion:
+                raise
+            except RedisRefused as error:
+                log.warning("dead_letter.unreadable", error=error)
+        yield found

@@ -49,7 +49,7 @@ async def room_pages(
     if sort is not None:
         names = _each(await _sorted(store, [name async for page in names for name in page], Sort(sort)))
     async for page in names:
-        found = [status for status in await statuses(store, page) if _fits(status, phase, mode, worker)]
+        found = [status for status in await statuses(store, page, strict=False) if _fits(status, phase, mode, worker)]
         yield found[:left]
         left -= len(found)
         if left <= 0:

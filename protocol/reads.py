@@ -11,7 +11,7 @@ from . import fleet, inspection, listing
 from .audit import SignalEntry, signal_pages
 from .errors import InvalidRequest, NotFound
 from .fleet import WorkerStatus
-from .keys import Keys, check_name
+from .keys import Keys, check_room
 from .records import AgentStatus, DeadLetter, Event, RoomStatus, read_dead_letter, read_event
 from .store import Store
 
@@ -86,14 +86,22 @@ class AsyncReads:
             await asyncio.sleep(LOOK_S)
 
     def dead_letters(self) -> AsyncIterator[DeadLetter]:
-        """The dead letters, oldest first."""
+        """The dead letters, oldest first; what is none is passed over.
+
+        Raises:
+            NewerVersion: one was written by a newer version of greenroom.
+        """
         return each(self._letter_pages())
+
+    def _letter_pages(self) -> AsyncIterator[list[DeadLetter]]:
+        return inspection.letter_pages(self._store)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter:
         """One of them.
 
         Raises:
             NotFound: there is no such dead letter.
+            RedisRefused: it is not what greenroom writes.
         """
         entry = check_entry(letter_id, "dead letter")
         found = await self._store.pipeline.command("XRANGE", self._keys.dead, entry, entry)
@@ -101,13 +109,9 @@ class AsyncReads:
             raise NotFound(f"no dead letter {entry}")
         return read_dead_letter(found[0][0], dict(zip(found[0][1][::2], found[0][1][1::2], strict=True)))
 
-    async def _letter_pages(self) -> AsyncIterator[list[DeadLetter]]:
-        async for page in inspection.entry_pages(self._store, self._keys.dead, "-"):
-            yield [read_dead_letter(letter, entry) for letter, entry in page]
-
     async def status(self, room: str) -> RoomStatus:
         """A room as it is now; a room that has nothing is one with no phase and no hold."""
-        return (await inspection.statuses(self._store, [check_name(room, "room")]))[0]
+        return (await inspection.statuses(self._store, [check_room(room)]))[0]
 
     def rooms(
         self,
@@ -128,7 +132,8 @@ class AsyncReads:
                 queue first) or ``room``. All that may fit are looked through before the first is answered.
             limit: how many at the most.
 
-        Redis is read in pages, and by the index of the phase or worker. A room that changes meanwhile may be missed.
+        Redis is read in pages, and by the index of the phase or worker. A room that changes meanwhile may be missed. One whose
+        hash greenroom did not write has that as its ``last_error``.
 
         Raises:
             InvalidRequest: there is no such phase, mode, order or limit.

@@ -12,7 +12,7 @@ from .audit import SignalEntry
 from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
 from .fleet import WorkerStatus
-from .keys import check_name
+from .keys import check_room
 from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
 from .room_handles import RoomHandle
@@ -114,7 +114,7 @@ class Client:
             yield item
 
     def room(self, room: str) -> RoomHandle:
-        return RoomHandle(self, check_name(room, "room"))
+        return RoomHandle(self, check_room(room))
 
     def send(self, room: str, body: Any, *, key: str | None = None) -> int:
         return self._run(self._client.send(room, body, key=key))

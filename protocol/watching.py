@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .acl import literally
-from .errors import RedisRefused
+from .clock import place_of
 from .fleet import WorkerStatus, workers
 from .inspection import overview, pending, statuses
-from .records import AgentStatus, Event, EventKind, Phase, RoomStatus, place_of, read_event, text
+from .records import AgentStatus, Event, EventKind, Phase, RoomStatus, read_event, text
 from .store import Store
 
 EVENTS = 1000  # read in one look, the newest first
@@ -70,7 +70,7 @@ class Watch:
         at = dt.datetime.fromtimestamp(int(time[0]), dt.UTC).replace(microsecond=int(time[1]))
         await self._happened.read(store)
         names = [*also, *(await self._search.find(store, search, most) if search else await self._notable(most, summary))]
-        rooms = await _readable(store, list(dict.fromkeys(names)))
+        rooms = await statuses(store, list(dict.fromkeys(names)), strict=False)
         self._happened.forget({status.room for status in rooms if status.phase is not Phase.BACKOFF})
         return Look(at, agent, tuple(owners), self._happened.a_second(at), tuple(self._happened.lately), tuple(rooms))
 
@@ -88,15 +88,6 @@ class Watch:
         stopped = [row[b"room"] for row in rows if row.get(b"mode") in (b"stop", b"pause") and b"room" in row]
         found = [*live, *list(dict.fromkeys(stopped))[:most], *held[1][:most], *(flat[1] for _, flat in queued)]
         return [*map(text, found), *self._happened.failing(most)]
-
-
-async def _readable(store: Store, names: list[str]) -> list[RoomStatus]:
-    """How these rooms are; one whose hash is not what greenroom writes hides no other."""
-    try:
-        return await statuses(store, names)
-    except RedisRefused:
-        one_by_one = await asyncio.gather(*[statuses(store, [name]) for name in names], return_exceptions=True)
-        return [status for found in one_by_one if isinstance(found, list) for status in found]
 
 
 class _Happened:

@@ -25,10 +25,17 @@ PATIENCE_S = 2.0
 
 
 def describe(
-    name: str, control: LoopThread, user: LoopThread, rooms: pykka.ActorRef[RoomSupervisor] | None, agent: object
+    name: str,
+    control: LoopThread,
+    user: LoopThread,
+    rooms: pykka.ActorRef[RoomSupervisor] | None,
+    agent: object,
+    children: Sequence[str] = (),
 ) -> str:
-    """The rooms at work with state, ticket and age, the tasks of both loops, and the stacks of all threads but this one."""
-    return _dump(f"worker {name}", agent, _rooms(control, rooms), control, user)
+    """The rooms at work with state, ticket and age, these lines about child processes, the tasks of both loops, and the stacks
+    of all threads but this one.
+    """
+    return _dump(f"worker {name}", agent, [*_rooms(control, rooms), *children], control, user)
 
 
 def describe_relay(name: str, control: LoopThread, user: LoopThread, agent: object) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import inspect
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -48,14 +49,14 @@ class Relay:
     passed over; the ``aborted`` that ends them is handed over, as is what an interrupted cycle says at its end.
 
     It hands over what is sent from the first start of a relay of this name on; Redis keeps that until it is handed over, or the
-    room has sent nothing for 7 days. Of several processes with one name one hands over, and the others stand by.
+    relay is forgotten. Of several processes with one name one hands over, and the others stand by.
 
     It runs on two threads of its own and takes nothing over: no signal handlers, no logging configuration.
 
     Args:
         agent: the agent's name.
         deliver: a coroutine function, run on an event loop of its own, not yours; or a function, run in a thread.
-        redis: ``redis://``, ``rediss://``, ``unix://`` or ``sentinel://`` URL.
+        redis: ``redis://``, ``rediss://``, ``unix://``, ``sentinel://`` or ``cluster://`` URL, as for ``Client``.
         name: the relay's name, which is what Redis keeps its place by.
         max_rooms: of how many rooms outputs may be handed over at once.
         retry: how long an output waits after ``deliver`` has raised.
@@ -85,7 +86,7 @@ class Relay:
             raise InvalidRequest(f"retry: want a Backoff, got {retry!r}")
         if not isinstance(lease, timedelta) or lease < timedelta(seconds=1):
             raise InvalidRequest(f"lease: want a timedelta of 1 s or more, got {lease!r}")
-        connect(redis)  # a URL that is none is refused here and not on another thread
+        connect(redis, self._keys.root)  # a URL that is none is refused here and not on another thread
         self._url = redis
         self._max_rooms = max_rooms
         self._retry = retry
@@ -126,7 +127,7 @@ class Relay:
         return self
 
     async def _begin(self) -> None:
-        self._redis = connect(self._url)
+        self._redis = connect(self._url, self._keys.root)
         store = Store(self._redis, self._keys)
         token = f"{default_name()}-{uuid.uuid4().hex}"
         self._duty = Duty(store, self.name, token, self._calls, self._lease.total_seconds(), self._max_rooms, self._retry)
@@ -217,6 +218,16 @@ class Relay:
         except concurrent.futures.TimeoutError:
             return False
         return True
+
+    def report_every(self, period_s: float, report: Callable[[str], object]) -> None:
+        """As of an ActorSystem."""
+        self._control.every(period_s, lambda: report(self._in_words()))
+
+    def _in_words(self) -> str:
+        duty = self._duty
+        if duty.held_until_s <= time.monotonic():
+            return "stands by" if duty.store.pipeline.connected else "waits for Redis"
+        return f"hands over, rooms at work: {duty.at_work}"
 
     def dump(self) -> str:
         """What this process is doing, for its operator: the tasks of both loops and all threads with their stacks. From any

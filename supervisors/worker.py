@@ -15,8 +15,9 @@ import pykka
 
 from ..actors.loop_actor import tell
 from ..actors.room import RoomContext
-from ..protocol.errors import GreenroomError, RedisEmptied, RedisUnavailable, Superseded
+from ..protocol.errors import GreenroomError, NewerVersion, RedisEmptied, RedisUnavailable, Superseded
 from ..protocol.log import log
+from ..protocol.retention import Retention
 from ..protocol.store import Beat
 from .rooms import Owned, RoomSupervisor
 from .service import Service
@@ -41,6 +42,7 @@ class Worker:
     held_until_s: float = 0.0  # until when the lease is certainly held, by the monotonic clock
     instance: str = ""
     about: dict[str, str] = field(default_factory=dict)
+    retention: Retention = field(default_factory=Retention)
 
     @property
     def name(self) -> str:
@@ -55,6 +57,7 @@ class Worker:
         Raises:
             Superseded: a newer worker of this name exists.
             RedisEmptied: this is not the Redis that the worker joined, or it has lost its data.
+            NewerVersion: the agent's data is of a newer version.
         """
         context, asked_s = self.context, time.monotonic()
         beat = await context.store.heartbeat(
@@ -62,7 +65,7 @@ class Worker:
             context.incarnation or None,
             lease_ms=int(self.lease_s * 1000),
             instance=self.instance or uuid.uuid4().hex,
-            about={**self.about, "rooms": str(context.slots.used)},
+            about=self._about(),
         )
         if beat.word == "superseded":
             raise Superseded(
@@ -75,6 +78,15 @@ class Worker:
         context.incarnation, self.instance = beat.incarnation, beat.instance
         self.held_until_s = asked_s + self.lease_s
         return beat
+
+    def _about(self) -> dict[str, str]:
+        # Nothing is trimmed from the control stream that a live worker has not read.
+        place = {} if self.control_seen is None else {"control": self.control_seen}
+        return {**self.about, "rooms": str(self.context.slots.used), **place}
+
+    async def retain(self) -> None:
+        """Say what is kept, unless a newer worker has."""
+        await self.context.store.retain(self.name, self.context.incarnation, self.retention)
 
 
 def describe_process() -> dict[str, str]:
@@ -97,6 +109,9 @@ class WorkerLease(Service):
             except (Superseded, RedisEmptied) as error:
                 worker.on_fatal(error)
                 return
+            except NewerVersion as error:
+                worker.on_fatal(error)
+                await asyncio.Event().wait()  # until it is stopped: by its end it would have the rooms, which drain, restarted
             if beat is None:
                 worker.on_fatal(RedisUnavailable(f"Redis has been unreachable for more than {worker.redis_patience_s:g} s"))
                 return

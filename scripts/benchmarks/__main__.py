@@ -18,9 +18,11 @@ from greenroom.protocol.server import RedisServer
 
 from .figures import HEAD, Figure
 from .inside import inside
+from .isolated import isolated
 from .latency import latency
 from .memory import memory
 from .recovery import recovery
+from .sizing import sizing
 from .throughput import throughput
 
 SECTIONS = {
@@ -30,6 +32,8 @@ SECTIONS = {
     "d": "resident memory of a worker",
     "e": "recovery after SIGKILL of a worker: until what it had in processing is replayed",
     "f": "inside a cycle: what a step and a chunk cost, and chunks a second of many streaming rooms",
+    "g": "cycles in child processes: what one costs, and how long a child outlives the stop of its cycle",
+    "h": "sizing: what rooms, messages and outputs take of Redis' memory, and a worker with nothing to do",
 }
 
 
@@ -38,7 +42,7 @@ def parse() -> argparse.Namespace:
     listing = "; ".join(f"{letter}: {what}" for letter, what in SECTIONS.items())
     parser.add_argument("--only", default=",".join(SECTIONS), help=f"sections, separated by commas ({listing})")
     parser.add_argument("--quick", action="store_true", help="a tenth of the numbers, once: to see that it works")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each shape of (a), (b) and (f); the median counts")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each shape of (a), (b), (f) and (g); the median counts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     options.sections = set(options.only.split(","))
@@ -61,6 +65,10 @@ def figures(url: str, options: argparse.Namespace) -> Iterator[Figure]:
         yield from recovery(url, quick=quick)
     if "f" in sections:
         yield from inside(url, quick=quick, repeats=1 if quick else options.repeats)
+    if "g" in sections:
+        yield from isolated(url, quick=quick, repeats=1 if quick else options.repeats)
+    if "h" in sections:
+        yield from sizing(url, quick=quick)
 
 
 def machine(url: str) -> dict[str, Any]:

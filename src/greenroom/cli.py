@@ -9,6 +9,7 @@ from typing import NoReturn, cast
 import typer
 
 from .commands.acl import acl
+from .commands.check import run as run_check
 from .commands.dead import dead
 from .commands.doctor import doctor
 from .commands.keys import keys
@@ -47,6 +48,17 @@ for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.add_typer(dead, name="dead", rich_help_panel="Messages")
+
+
+@app.command(
+    "check",
+    rich_help_panel="A deployment",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def check(context: typer.Context) -> int:
+    """Answer a probe: whether a worker is ready, or lives."""
+    return run_check(context.args)
 
 
 def execute(arguments: Sequence[str]) -> int:

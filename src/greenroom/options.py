@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .protocol.client import DEFAULT_REDIS
-from .running import URL_VARIABLE
+from .protocol.connect import DEFAULT_REDIS
+from .where import URL_VARIABLE
 
 
 def option(*names: str, help: str, **more: Any) -> Any:

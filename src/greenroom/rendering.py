@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .protocol.audit import SignalEntry
+from .protocol.clock import time_of_entry
 from .protocol.fleet import WorkerStatus
 from .protocol.records import (
     AgentStatus,
@@ -30,7 +31,6 @@ from .protocol.records import (
     Receipt,
     RoomStatus,
     text,
-    time_of_entry,
 )
 from .supervisors.process import complain
 from .tables import lay_out

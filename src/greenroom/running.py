@@ -8,42 +8,18 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 
-from .protocol.client import DEFAULT_REDIS
 from .protocol.connect import connect
 from .protocol.errors import InvalidRequest, RedisUnavailable
 from .protocol.keys import Keys
 from .protocol.server import RedisServer
+from .supervisors.notify import Notifier
 from .supervisors.orders import Orders
 from .supervisors.process import complain
 from .supervisors.processes import Processes
+from .where import URL_VARIABLE
 
 RESTART_PAUSE_S = 0.5  # between two starts of an embedded server that keeps ending
-URL_VARIABLE = "GREENROOM_REDIS_URL"
-
-
-def server_of(redis: str | None, embedded: Path | None) -> str | RedisServer:
-    """The URL, or the embedded server, that the options name."""
-    if embedded is None:
-        return os.environ.get(URL_VARIABLE) or DEFAULT_REDIS if redis is None else redis
-    if redis is not None:
-        raise InvalidRequest("--redis or --embedded, not both")
-    return RedisServer(embedded)
-
-
-def url_of(redis: str | None, embedded: Path | None) -> str:
-    """The URL that the options name, of an embedded server only if it runs.
-
-    Raises:
-        RedisUnavailable: it does not.
-    """
-    server = server_of(redis, embedded)
-    if isinstance(server, str):
-        return server
-    if not server.find():
-        raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")
-    return server.url
 
 
 def using(server: str | RedisServer) -> contextlib.AbstractContextManager[str]:
@@ -109,11 +85,11 @@ def run_parent(words: list[str], agent: str, names: list[str], server: str | Red
         RedisUnavailable: the embedded server cannot be started.
     """
     Keys(agent)
-    with using(server) as url:
+    with using(server) as url, Notifier.from_environment() as notifier:
         connect(url)
         # The URL may have a password, which a command line would show to every user of the machine.
         environment = {**os.environ, URL_VARIABLE: url}
-        return Processes([*_this_program(), "run", *words], names, orders, environment=environment).run()
+        return Processes([*_this_program(), "run", *words], names, orders, environment=environment, notifier=notifier).run()
 
 
 def _this_program() -> list[str]:

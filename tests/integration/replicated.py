@@ -28,12 +28,20 @@ def free_port() -> int:
 
 
 class Node:
-    """One server process: a Redis, or a Sentinel. With ``tls`` it speaks nothing else: the folder of its certificates."""
+    """One server process: a Redis, or a Sentinel; on any free port, unless it is told which. With ``tls`` it speaks nothing
+    else: the folder of its certificates.
+    """
 
     def __init__(
-        self, folder: Path, *lines: str, sentinel: bool = False, tls: Path | None = None, executable: Path | None = None
+        self,
+        folder: Path,
+        *lines: str,
+        sentinel: bool = False,
+        port: int | None = None,
+        tls: Path | None = None,
+        executable: Path | None = None,
     ) -> None:
-        self.port = free_port()
+        self.port = free_port() if port is None else port
         self.folder = folder / str(self.port)
         self.folder.mkdir(parents=True)
         self._options = ["--sentinel"] if sentinel else []

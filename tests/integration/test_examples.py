@@ -49,3 +49,14 @@ def test_an_agent_that_pays_is_not_interrupted_and_charges_once_whatever_happens
     assert said["cid heard"].startswith("Paying … (failed) Paying … paid, receipt")
     assert "found. Your parcel leaves today." in said["cid heard"]
     assert said["charged"] == "dead line, interrupted, killed"
+
+
+def test_a_tool_that_hangs_or_crashes_in_its_child_process_is_in_nobodys_way() -> None:
+    """row 28"""
+    assert lines_of("isolated_tool.py") == {
+        "a program": "42",
+        "bob, meanwhile": "hello",
+        "an endless one": "killed, and 1 line of it was seen",
+        "one that crashes": "its process was ended by SIGABRT",
+        "after all that": "still here",
+    }

@@ -279,6 +279,22 @@ def test_once_a_signal_has_answered_no_further_chunk_of_its_cycle_is_handed_over
     receiver.wait_bodies("42", "a", "aborted", "d", "e")
 
 
+def test_what_an_interrupted_cycle_says_at_its_end_is_handed_over(
+    running: Running, director: Director, relaying: Relaying, receiver: Receiver, client: Client
+) -> None:
+    relaying()
+    running(director.agent(on_interrupt=lambda *_: "I was saying something"))
+    held = receiver.hold("42")
+    client.send("42", "wait")
+    run = director.run("42")
+    for body in ("a", "b"):
+        run.send(body)
+    held.wait()
+    client.interrupt("42")
+    held.release()
+    receiver.wait_bodies("42", "a", "I was saying something", "aborted")
+
+
 def test_a_chunk_that_waits_for_its_next_try_is_not_tried_again_after_a_stop(
     running: Running,
     director: Director,

@@ -252,7 +252,7 @@ def test_an_older_state_goes_through_upgrade_state_and_is_stored_as_todays_with_
     assert stored(keys, redis_url) == [3, {"name": "Ann of version 1"}]
 
 
-@pytest.mark.parametrize("trouble", ["newer", "no upgrade", "does not fit"])
+@pytest.mark.parametrize("trouble", ["no upgrade", "does not fit"])
 def test_a_state_that_cannot_be_read_fails_the_attempt_with_a_clear_error_and_loses_nothing(
     trouble: str,
     running: Running,
@@ -264,7 +264,6 @@ def test_a_state_that_cannot_be_read_fails_the_attempt_with_a_clear_error_and_lo
     agent: str,
 ) -> None:
     cases: dict[str, tuple[int, str, dict[str, Any]]] = {
-        "newer": (4, "upgrade this worker", {"upgrade_state": upgrade}),
         "no upgrade": (1, "no upgrade_state method", {}),
         "does not fit": (3, "name: Input should be a valid string", {}),
     }

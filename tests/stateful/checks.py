@@ -57,7 +57,7 @@ def _check_place(account: Account, room: Room, dump: Dump, entries: list[str]) -
     elif not account.may_run(room):
         phases = {"held"}
     else:  # a worker that keeps a failed message at once due says backoff until it claims again
-        phases = {"backoff"} if room.retry else {"queued", "backoff" if room.charged else "queued"}
+        phases = {"backoff"} if room.retry else {"queued", "backoff" if room.error else "queued"}
     require(row.get("phase") in phases, f"{room.name} has the phase {row.get('phase')}, want one of {phases} (7)")
 
 

@@ -41,7 +41,7 @@ def requeue(world: World) -> None:
 def drop(world: World) -> None:
     entry_id, message = _letter(world)
     request = f"x{world.number()}"
-    world.call(world.account.drop(message, request), "drop", entry_id, request)
+    world.call(world.account.drop(message, request), "drop", entry_id, request, "tester")
 
 
 def _letter(world: World) -> tuple[str, str]:

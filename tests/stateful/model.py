@@ -298,6 +298,13 @@ class Account:
             room.consume(cycle.message, ticket, seq)
         elif how == "release":
             room.send("aborted", cycle.message, ticket, seq, why=aborted or "release")
+        elif how == "too_new":
+            if cycle.seq:
+                room.send("aborted", cycle.message, ticket, seq, why="release")
+            news = "" if error == room.error else error
+            room.error, room.retry = error, retry_ms > 0
+            room.remember(str(ticket), ("released", news))
+            return ("released", news)
         elif how == "reject":
             self._bury_message(room, error, room.charged + 1)
         else:

@@ -38,11 +38,14 @@ BAD: list[tuple[dict[str, Any], str, Severity, str]] = [
     ({"aof_last_write_status": "err"}, "persistence", Severity.ERROR, "refuses writes"),
     ({"aof_last_bgrewrite_status": "err"}, "saving", Severity.WARNING, "disk"),
     ({"rdb_last_bgsave_status": "err"}, "saving", Severity.WARNING, "disk"),
+    ({"cluster_enabled": 1}, "cluster", Severity.WARNING, "cluster://"),
 ]
 
 
 class Server:
     """Answers INFO."""
+
+    connection_pool = None
 
     def __init__(self, info: dict[str, Any] | Exception) -> None:
         self._info = info

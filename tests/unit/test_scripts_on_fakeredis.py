@@ -137,7 +137,7 @@ def test_steps_shields_failures_and_dead_letters_run_too(fake: Fake) -> None:
     [[letter, entry]] = fake.redis.xrange(fake.keys.dead)
     assert (entry["message"], entry["error"]) == (message, "never")
     assert fake.run("requeue", letter, "request-9")[:2] == ["ok", "42"]
-    assert fake.run("drop", letter, "request-10")[0] == "unknown"
+    assert fake.run("drop", letter, "request-10", "tester")[0] == "unknown"
 
 
 def test_a_worker_that_leaves_gives_back_what_it_has_not_begun(fake: Fake) -> None:
@@ -202,3 +202,15 @@ def test_more_withheld_chunks_than_one_call_passes_over_are_passed_over_in_sever
     fake.run("settle", "42", ticket, "consume", "", *TERMS, "=", "", "", 0)
     answers = [_given(fake)[1] for _ in range(3)]
     assert answers == ["more", "more", "aborted"]
+
+
+def test_an_idle_room_is_forgotten_and_a_dead_letter_over_the_limit_dropped(fake: Fake) -> None:
+    assert fake.run("retain", WORKER, fake.incarnation, "idle_rooms_s", 3600, "dead", 1) == ["ok", ""]
+    fake.redis.set(fake.keys.state("42"), "state")
+    fake.redis.zadd(fake.keys.rooms, {"42": 1})
+    for message in ("1-0", "2-0"):
+        fake.redis.xadd(fake.keys.dead, {"room": "43", "message": message, "error": "no"})
+    oldest = fake.redis.xrange(fake.keys.dead, count=1)[0][0]
+    assert fake.run("sweep", 0) == ["ok", 0, [oldest, "43", "1-0", "no"], 1]
+    assert fake.run("sweep", 0) == ["ok", 0, [], 0]
+    assert not fake.redis.exists(fake.keys.state("42"), fake.keys.rooms)

@@ -145,6 +145,13 @@ def test_idle_rooms_are_shown_only_when_they_are_searched_for() -> None:
     assert shown(v) == ["other"]
 
 
+def test_a_room_whose_record_cannot_be_read_is_shown_with_what_is_wrong() -> None:
+    rows = view(RoomStatus(room="broken", last_error="it has a hash that greenroom did not write")).rows
+    assert [(row.room, row.phase, row.says) for row in rows] == [
+        ("broken", "idle", "it has a hash that greenroom did not write")
+    ]
+
+
 # The selected room. ---------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from ..protocol.connect import connect
 from ..protocol.keys import Keys
 from ..protocol.store import Store
 from ..protocol.sync_client import Client
-from ..running import url_of
+from ..where import url_of
 
 PATIENCE_S = 5.0
 

@@ -16,8 +16,8 @@ from ..options import Embedded, Json, RedisUrl
 from ..protocol.checks import Finding, Severity
 from ..protocol.doctor import examine
 from ..rendering import cell, show_table, to_json
-from ..running import url_of
 from ..supervisors.process import ExitCode
+from ..where import url_of
 
 _STYLES = {Severity.OK: "green", Severity.UNKNOWN: "cyan", Severity.WARNING: "yellow", Severity.ERROR: "bold red"}
 

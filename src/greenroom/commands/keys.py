@@ -10,8 +10,8 @@ import typer
 from ..options import Embedded, Json, RedisUrl, option
 from ..protocol.keyspace import KINDS, UNKNOWN, KeyFacts, KeyKind, Keyspace
 from ..rendering import show_json_rows, show_table
-from ..running import url_of
 from ..supervisors.process import complain
+from ..where import url_of
 from .clients import store_of
 
 EXAMPLES = ("key", "keys", "type", "size", "ttl", "what")

@@ -9,10 +9,11 @@ import typer
 
 from ..app_path import load_function
 from ..options import AgentName, Embedded, LogLevel, RedisUrl
-from ..running import seconds, server_of, using
+from ..running import seconds, using
 from ..supervisors.orders import Orders
 from ..supervisors.process import ExitCode, run_process
 from ..supervisors.relay import Relay
+from ..where import server_of
 
 
 def relay(

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..app_path import load_agent
 from ..options import AgentName, Embedded, LogLevel, RedisUrl, option
-from ..running import option_words, run_parent, seconds, server_of, using
+from ..running import option_words, run_parent, seconds, using
 from ..supervisors.orders import Orders
 from ..supervisors.process import ExitCode, label_stderr, run_process
 from ..supervisors.processes import worker_names
 from ..supervisors.system import ActorSystem
+from ..where import server_of
 
 
 def run(
@@ -34,6 +36,15 @@ def run(
     ] = 100.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
     log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+    probes: Annotated[
+        Path | None,
+        option(
+            "--probes",
+            metavar="DIR",
+            envvar="GREENROOM_PROBES",
+            help="Answer greenroom check on a Unix socket in this directory.",
+        ),
+    ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end.
@@ -47,7 +58,14 @@ def run(
     try:
         with Orders(lifeline) as orders:
             if processes is not None:
-                options = {"max-rooms": max_rooms, "lease": lease, "recovery-rate": recovery_rate, "grace": grace}
+                options: dict[str, object] = {
+                    "max-rooms": max_rooms,
+                    "lease": lease,
+                    "recovery-rate": recovery_rate,
+                    "grace": grace,
+                }
+                if probes is not None:
+                    options["probes"] = probes
                 words = ["--agent", agent, "--log-level", log_level, *option_words(options)]
                 return run_parent([app, *words], agent, worker_names(name, processes), server_of(redis, embedded), orders)
             agent_class = load_agent(app)
@@ -60,6 +78,7 @@ def run(
                     max_rooms=max_rooms,
                     lease=lease_period,
                     recovery_rate=recovery_rate,
+                    probes=probes,
                 )
                 return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain

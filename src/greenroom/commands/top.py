@@ -12,12 +12,12 @@ import typer
 from ..options import AgentName, Embedded, RedisUrl
 from ..protocol.client import AsyncClient
 from ..protocol.watching import Watch
-from ..running import url_of
 from ..supervisors.process import ExitCode
 from ..top.drawing import rows_that_fit, snapshot
 from ..top.live import Top
 from ..top.screen import Screen
 from ..top.view import View
+from ..where import url_of
 from .clients import PATIENCE_S, store_of
 
 SNAPSHOT_ROOMS, SNAPSHOT_WIDTH = 100, 160

@@ -133,7 +133,8 @@ class View:
 
     def _chosen_of(self, rows: list[Row]) -> list[Row]:
         """Those of the one kind; or of all kinds as many as there is room for, so that none hides another."""
-        kinds = [[row for row in rows if row.group is group] for group in Group if group is not Group.IDLE]
+        told = [row for row in rows if row.group is not Group.IDLE or row.says]  # idle, but its record cannot be read
+        kinds = [[row for row in told if row.group is group] for group in Group]
         if self.only is not None:
             return kinds[self.only]
         left, shown = self.height, 0

@@ -62,7 +62,9 @@ def test_requeue_puts_letters_back_and_drop_drops_them_whichever_are_named(
     assert shell("dead", "drop", first.id)[0] == f"{first.id}\n"
     assert [letter.id for letter in client.dead_letters()] == [second.id]
     dropped = [event for event in client.events() if event.kind is EventKind.MESSAGE_DROPPED]
-    assert [(event.room, event.message) for event in dropped] == [("42", first.message)]
+    assert [(event.room, event.message, event.error) for event in dropped] == [("42", first.message, first.error)]
+    assert dropped[0].details["dead"] == first.id
+    assert "@" in dropped[0].details["by"]
 
 
 @pytest.mark.parametrize("verb", ["requeue", "drop"])

@@ -136,9 +136,9 @@ def test_idle_rooms_are_shown_only_when_they_are_searched_for() -> None:
     rooms = (RoomStatus(room="idle-42"), running("other"))
     v = view(*rooms)
     assert shown(v) == ["other"]
-    press(v, "/", *"le-4", "enter")
+    press(v, "down", "/", *"le-4", "enter")
     v.take(look(*rooms))
-    assert v.search == "le-4"
+    assert (v.search, v.selected) == ("le-4", None)
     assert shown(v) == ["idle-42"]
     press(v, "escape")
     v.take(look(*rooms))

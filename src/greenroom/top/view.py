@@ -137,14 +137,13 @@ class View:
         kinds = [[row for row in told if row.group is group] for group in Group]
         if self.only is not None:
             return kinds[self.only]
-        left, shown = self.height, 0
-        most = dict.fromkeys(range(len(kinds)), 0)
-        for place, kind in sorted(
-            enumerate(kinds), key=lambda item: len(item[1])
-        ):  # the smallest first: it leaves the rest to others
-            most[place] = min(len(kind), left // (len(kinds) - shown))
-            left, shown = left - most[place], shown + 1
-        return [row for place, kind in enumerate(kinds) for row in kind[: most[place]]]
+        left, most = self.height, [0] * len(kinds)
+        # The smallest first: it leaves to the others what it does not need.
+        smallest_first = sorted(range(len(kinds)), key=lambda place: len(kinds[place]))
+        for shares, place in zip(range(len(kinds), 0, -1), smallest_first, strict=True):
+            most[place] = min(len(kinds[place]), left // shares)
+            left -= most[place]
+        return [row for kind, count in zip(kinds, most, strict=True) for row in kind[:count]]
 
     @property
     def most(self) -> int:
@@ -201,7 +200,7 @@ class View:
             self.selected, self.search, self.only = None, "", None
         elif key == "/":
             self.asking, self.typed = Asking.SEARCH, self.search
-        elif key in ("?", "h"):
+        elif key == "?":
             self.helping = True
         elif key in _KINDS:
             self.only, self.search, self.selected, self.first = _KINDS[key], "", None, 0
@@ -245,7 +244,7 @@ class View:
         elif key == "enter":
             asked, self.asking = self.asking, None
             if asked is Asking.SEARCH:
-                self.search, self.first = self.typed.strip(), 0
+                self.search, self.only, self.selected, self.first = self.typed.strip(), None, None, 0
             elif self._about is not None:
                 return Act(Mode.STOP, self._about.room, reason=self.typed.strip())
         elif len(key) == 1 and key.isprintable() and len(self.typed) < MAX_REASON:

@@ -100,7 +100,7 @@ async def _scan(store: Store, command: str, key: str, step: int) -> AsyncIterato
 
 async def _ready(store: Store) -> AsyncIterator[list[str]]:
     async for page in entry_pages(store, store.keys.ready, "-"):
-        yield [text(entry[b"room"]) for _, entry in page]
+        yield [text(entry[b"room"]) for _, entry in page if b"room" in entry]
 
 
 async def _owned(store: Store, worker: str) -> AsyncIterator[list[str]]:
@@ -108,7 +108,8 @@ async def _owned(store: Store, worker: str) -> AsyncIterator[list[str]]:
     keys, command, start = store.keys, store.pipeline.command, "-"
     while rows := await pending(store, start, "+", PAGE, worker):
         found = await asyncio.gather(*[command("XRANGE", keys.ready, row[0], row[0]) for row in rows])
-        yield [text(fields(entry[0][1])["room"]) for entry in found if entry]
+        rows_of = [fields(entry[0][1]) for entry in found if entry]
+        yield [text(row["room"]) for row in rows_of if "room" in row]
         start = f"({text(rows[-1][0])}"
 
 

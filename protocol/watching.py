@@ -86,7 +86,8 @@ class Watch:
         )
         rows = [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in signals]
         stopped = [row[b"room"] for row in rows if row.get(b"mode") in (b"stop", b"pause") and b"room" in row]
-        found = [*live, *list(dict.fromkeys(stopped))[:most], *held[1][:most], *(flat[1] for _, flat in queued)]
+        waiting = [flat[1] for _, flat in queued if flat[0] == b"room"]
+        found = [*live, *list(dict.fromkeys(stopped))[:most], *held[1][:most], *waiting]
         return [*map(text, found), *self._happened.failing(most)]
 
 

@@ -179,6 +179,27 @@ def test_a_worker_whose_lease_has_run_out_is_told_while_it_owns_rooms(
     assert shell("workers")[0].splitlines()[1].split("\t")[:3] == [system.name, "NO", "1"]
 
 
+def test_what_nobody_but_greenroom_should_have_written_hides_nothing_else(
+    shell: Shell, another: str, redis_url: str, redis: redis_py.Redis
+) -> None:
+    """row 15: garbage where rooms and workers are looked for"""
+    keys = Keys(another)
+    with Client(another, redis=redis_url) as client:
+        client.send("good", "later")
+        client.stop("broken")
+    redis.hset(keys.room("broken"), "phase", "garbage")
+    redis.xadd(keys.ready, {"what": "ever"})
+    redis.xadd(keys.control, {b"\xff": b"\xff"})
+    redis.xadd(keys.events, {b"\xff": b"\xff"})
+    redis.sadd(keys.workers, b"\xff", "w")
+    redis.hset(keys.worker("w"), mapping={"beat": "yesterday", "pid": "x", "incarnation": "9" * 40})
+    assert names(shell.json("rooms", "--phase", "queued")) == ["good"]
+    assert set(names(shell.json("rooms"))) == {"good", "broken"}
+    assert [row["name"] for row in shell.json("workers")] == ["\\xff", "w"]
+    for command in (["signals"], ["tail", "--events"], ["top"], ["status"], ["keys"]):
+        assert shell(*command)[1] == ""
+
+
 def test_thousands_of_rooms_are_listed_once_each_over_many_pages_and_no_command_reads_them_all(
     shell: Shell, another: str, redis_dir: Path
 ) -> None:

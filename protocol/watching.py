@@ -105,7 +105,6 @@ class _Happened:
         last = self._seen if self._seen == "-" else f"({self._seen}"
         page = await store.pipeline.command("XREVRANGE", store.keys.events, "+", last, "COUNT", EVENTS)
         if len(page) == EVENTS:  # there may be more, which are passed over
-            self._rated.clear()
             self._known_from_ms = place_of(text(page[-1][0]))[0]
         for event_id, flat in reversed(page):
             self._take(event_id, dict(zip(flat[::2], flat[1::2], strict=True)))

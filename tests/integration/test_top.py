@@ -325,8 +325,11 @@ def test_a_person_sees_the_rooms_live_and_stops_one_with_a_reason_plays_it_and_i
     client.stop("43")
     terminal.resize(20, 70)
     terminal.wait("43")
-    terminal.type("q")
+    terminal.type("sbye\rq")
     assert terminal.exit_code() == 0
+    hold = client.status("42").hold
+    assert hold is not None
+    assert hold.reason == "bye", "what was asked for before the end was sent"
 
 
 @pytest.mark.parametrize(

@@ -142,15 +142,15 @@ def _short(value: Any) -> str:
     return f"{value:%H:%M:%SZ}" if value.date() == dt.datetime.now(dt.UTC).date() else f"{value:%m-%d %H:%M:%SZ}"
 
 
-def show_entry(entry: str, facts: Sequence[Any], style: str = "") -> None:
-    """One entry of a stream that may be followed: its id and facts, with tabs between. People get its time, and what says
-    something.
+def show_entry(entry: str, facts: Sequence[Any], style: str = "", *, spared: Sequence[Any] = ()) -> None:
+    """One entry of a stream that may be followed: its id and facts, with tabs between. People get its time instead, and only
+    what says something, without what they are ``spared``.
     """
     if sys.stdout.isatty():
         told = [f"{time_of_entry(entry):%m-%d %H:%M:%S.%f}"[:-3], *filter(lambda fact: fact != "-", map(cell, facts))]
         Console().print(Text("  ".join(told), style=style), soft_wrap=True)
     else:
-        typer.echo("\t".join(map(cell, (entry, *facts))))
+        typer.echo("\t".join(map(cell, (entry, *facts, *spared))))
 
 
 def show_json(outputs: Iterable[Output]) -> Output:
@@ -251,5 +251,5 @@ def show_signal(signal: SignalEntry) -> None:
     """One entry of the control stream: id, mode, room, outcome, message, by whom, why, and the signal's id."""
     outcome = signal.outcome or ("by hand, read" if signal.read else "by hand, not read yet")
     room = "(everywhere)" if signal.room is None else signal.room
-    facts = (signal.mode, room, outcome, signal.message, signal.by, signal.reason, signal.cid)
-    show_entry(signal.id, facts, "" if signal.read else "yellow")
+    facts = (signal.mode, room, outcome, signal.message, signal.by, signal.reason)
+    show_entry(signal.id, facts, "" if signal.read else "yellow", spared=(signal.cid,))

@@ -106,7 +106,7 @@ def _workers(look: Look) -> Text:
     for place, worker in enumerate(look.workers):
         line.append(", " if place else "")
         gone = "" if worker.alive else " GONE"
-        line.append(f"{worker.name}{gone} {worker.owns}", "" if worker.alive else "bold red")
+        line.append(f"{cell(worker.name)}{gone} {worker.owns}", "" if worker.alive else "bold red")
     return line
 
 

@@ -110,11 +110,12 @@ async def letter_pages(store: Store) -> AsyncIterator[list[DeadLetter]]:
         NewerVersion: one was written by a newer version of greenroom.
     """
     async for page in entry_pages(store, store.keys.dead, "-"):
-        found = []
+        found: list[DeadLetter] = []
         for letter_id, entry in page:
             try:
                 found.append(read_dead_letter(letter_id, entry))
             except NewerVersion:
+                yield found
                 raise
             except RedisRefused as error:
                 log.warning("dead_letter.unreadable", error=error)

@@ -77,7 +77,7 @@ def test_a_key_of_nobodys_or_of_another_type_is_told_and_another_agents_is_not(
     redis.set(f"{keys.root}:what", "x")
     redis.set(keys.rooms, "x")
     redis.set(f"{keys.root}2", "x")
-    redis.set(Keys(f"{keys.agent}2").rooms, "x")
+    redis.set(Keys(f"{keys.agent}-like").rooms, "x")
     rows = {row["key"]: row["what"] for row in shell.json("keys", keys.agent)}
     assert rows.keys() == {f"{keys.root}:what", keys.rooms}
     assert rows[f"{keys.root}:what"] == "nothing that this version of greenroom writes"

@@ -6,11 +6,13 @@ import faulthandler
 import os
 import signal
 import threading
+import time
 from enum import Enum
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Self
 
 EARLY_S = 5.0
+LOOK_S = 0.5
 STDERR = 2
 
 
@@ -56,6 +58,20 @@ class Orders:
     def begin(self) -> None:
         """From now on somebody takes the events."""
         self._begun = True
+
+    def next(self, due_s: float | None = None) -> object:
+        """The next event; None when it is ``due_s`` by the monotonic clock before there is one. For the main thread.
+
+        It wakes every half second: while one signal is pending the kernel hands the next to any thread, and that does not wake
+        this one, which alone runs Python's handlers.
+        """
+        while True:
+            left_s = LOOK_S if due_s is None else min(LOOK_S, due_s - time.monotonic())
+            try:
+                return self.events.get(timeout=max(0.0, left_s))
+            except Empty:
+                if due_s is not None and time.monotonic() >= due_s:
+                    return None
 
     def _signalled(self, number: int, _frame: object) -> None:
         if os.getpid() != self._pid:  # a fork that the agent's code has made: it has nobody to tell, and is to end

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -32,8 +33,10 @@ Check = Callable[..., int]
 
 
 @pytest.fixture
-def probes(tmp_path: Path) -> Path:
-    return tmp_path / "probes"
+def probes() -> Iterator[Path]:
+    """Not in the test's own directory: a socket's path must be short, and those are long."""
+    with tempfile.TemporaryDirectory(prefix="greenroom-") as folder:
+        yield Path(folder) / "probes"
 
 
 @pytest.fixture

@@ -18,16 +18,16 @@ class Role(StrEnum):
     """What a user of the agent's is for."""
 
     WORKER = "worker"  # runs rooms
-    OPERATOR = "operator"  # sends, signals, discards, requeues, and all that an observer does
+    OPERATOR = "operator"  # sends, signals, discards, requeues, drops, and all that an observer does
     OBSERVER = "observer"  # reads, and changes nothing
 
 
 _READS = (
     *("ping", "select", "time", "cluster|info", "cluster|slots"),
     *("acl|whoami", "multi", "discard"),  # what doctor finds out rights with
-    *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "hscan", "scard", "sismember", "smembers"),
-    *("xlen", "xpending", "xrange", "xread", "xrevrange", "zcard", "zrange", "zrangebyscore", "zscan"),
-    *("subscribe", "unsubscribe"),
+    *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "strlen", "ttl", "type"),
+    *("scard", "sismember", "smembers", "sscan", "zcard", "zmscore", "zrange", "zrangebyscore", "zscan"),
+    *("xlen", "xpending", "xrange", "xread", "xrevrange", "subscribe", "unsubscribe"),
 )
 _SENDS = (
     *("evalsha", "script|load", "publish", "wait", "info"),
@@ -35,7 +35,7 @@ _SENDS = (
     *("xack", "xadd", "xdel", "xtrim", "zadd", "zrem"),
 )
 _WORKS = (
-    *("del", "pexpire", "type", "xclaim", "xreadgroup"),
+    *("del", "pexpire", "xclaim", "xreadgroup"),
     *("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xinfo|groups"),
 )
 
@@ -60,7 +60,7 @@ def rules(agent: str, role: Role, password: str | None = None) -> list[str]:
         InvalidName: the agent's name cannot be used.
         InvalidRequest: the password is empty.
     """
-    root = _literally(Keys(agent).root)
+    root = literally(Keys(agent).root)
     begin = ["on"]
     if password is not None:
         if not password:
@@ -76,8 +76,8 @@ def command_line(agent: str, role: Role, password: str | None = None) -> str:
     return " ".join(map(_word, ("ACL", "SETUSER", user_name(agent, role), *rules(agent, role, password))))
 
 
-def _literally(text: str) -> str:
-    """A pattern that matches this text only."""
+def literally(text: str) -> str:
+    """A pattern of Redis that matches this text only."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", text)
 
 
@@ -90,22 +90,18 @@ def _word(text: str) -> str:
 
 # What each command is tried with: a dot stands for a key of the agent, and for a channel.
 _TRIED_WITH = {
-    **dict.fromkeys(
-        ("exists", "get", "hgetall", "hkeys", "scard", "smembers", "type", "zcard", "xlen", "subscribe", "unsubscribe"), "."
-    ),
+    **dict.fromkeys(("exists", "get", "hgetall", "hkeys", "hlen", "scard", "smembers", "strlen", "ttl", "type"), "."),
+    **dict.fromkeys(("subscribe", "unsubscribe", "xlen", "zcard"), "."),
     **dict.fromkeys(("del", "persist", "unlink", "xinfo|groups"), "."),
-    **dict.fromkeys(
-        ("hget", "hexists", "hmget", "hdel", "sismember", "sadd", "srem", "zrem", "publish", "xpending", "xinfo|consumers"),
-        ". 1",
-    ),
+    **dict.fromkeys(("hget", "hexists", "hmget", "hdel", "sadd", "sismember", "srem", "zmscore", "zrem"), ". 1"),
+    **dict.fromkeys(("publish", "xpending", "xinfo|consumers"), ". 1"),
     **dict.fromkeys(("expire", "pexpire", "set"), ". 1"),
     **dict.fromkeys(("hset", "hsetnx", "zadd"), ". 1 1"),
     **dict.fromkeys(("xrange", "xrevrange"), ". - +"),
     "select": "0",
     "zrange": ". 0 0",
-    "hscan": ". 0",
     "zrangebyscore": ". 0 0",
-    "zscan": ". 0",
+    **dict.fromkeys(("hscan", "sscan", "zscan"), ". 0"),
     "xread": "STREAMS . 0",
     "evalsha": "0 1 .",
     "script|load": "return",

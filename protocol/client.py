@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
-import re
 import socket
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
 from typing import Any, Literal, Self, TypeVar, overload
 
-from . import codec, inspection
+from . import codec
 from .asks import outputs_of, reply_of
 from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
@@ -21,7 +19,8 @@ from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotRe
 from .keys import Keys, check_name, check_room
 from .outbox import Outbox
 from .pipeline import Durability
-from .records import AgentStatus, DeadLetter, Event, Mode, Output, Receipt, RoomStatus, read_event, read_receipts, text
+from .reads import AsyncReads, check_entry, start_after
+from .records import Mode, Output, Receipt, read_receipts, text
 from .room_handles import AsyncRoomHandle
 from .store import Enqueued, Store
 from .wakeups import Wakeups
@@ -30,8 +29,6 @@ T = TypeVar("T")
 
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
 MAX_NOTE_BYTES = 1024
-_ENTRY_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
-EVENTS_LOOK_S = 1.0  # nobody hints at events: who follows them looks this often
 
 
 def _whoami() -> str:
@@ -62,13 +59,7 @@ def _confirmed(answer: T, short: NotReplicated | None) -> T:
     return answer
 
 
-def _check_entry(value: object, what: str) -> str:
-    if not isinstance(value, str) or not _ENTRY_ID.fullmatch(value):
-        raise InvalidRequest(f"{what}: want an entry's id, such as 1700000000000-0, got {str(value)[:40]!r}")
-    return value
-
-
-class AsyncClient:
+class AsyncClient(AsyncReads):
     """Talks to the rooms of one agent, for one event loop.
 
     Args:
@@ -78,8 +69,8 @@ class AsyncClient:
         timeout: seconds for which a call waits for a Redis that cannot be reached, before RedisUnavailable.
         queue_limit: messages that may wait in one room; ``send`` refuses more.
         by: who signals, for the operator to see; the user and host by default.
-        durability: sends, signals, discards and requeues return when replicas have them, or raise NotReplicated; by default
-            they return when the primary has them.
+        durability: sends, signals, discards, requeues and drops return when replicas have them, or raise NotReplicated; by
+            default they return when the primary has them.
 
     It uses two connections, however many rooms are asked and followed. Any call may raise RedisUnavailable or RedisRefused.
     """
@@ -205,7 +196,7 @@ class AsyncClient:
         ``after`` is the ``id`` of the last output you have seen. The outbox keeps about the last 1,000.
         """
         check_room(room)
-        start = "-" if after is None else f"({_check_entry(after, 'after')}"
+        start = start_after(after)
         outbox = Outbox(self._open, room)
         if not follow:
             async for output in outbox.read(start):
@@ -256,15 +247,22 @@ class AsyncClient:
             NotFound: there is no such dead letter.
             NotReplicated: with ``durability``: it was put back, and may be a dead letter again.
         """
-        answer, short = await _durably(self._store.requeue(_check_entry(letter_id, "dead letter"), uuid.uuid4().hex))
+        answer, short = await _durably(self._store.requeue(check_entry(letter_id, "dead letter"), uuid.uuid4().hex))
         if answer is None:
             raise NotFound(f"no dead letter {letter_id}")
         return _confirmed(answer, short)
 
-    async def dead_letters(self) -> AsyncIterator[DeadLetter]:
-        """The dead letters, oldest first."""
-        async for letter in inspection.dead_letters(self._store):
-            yield letter
+    async def drop(self, letter_id: str) -> None:
+        """Drop a dead letter for good: it cannot be put back.
+
+        Raises:
+            NotFound: there is no such dead letter.
+            NotReplicated: with ``durability``: it was dropped, and may be there again.
+        """
+        answer, short = await _durably(self._store.drop(check_entry(letter_id, "dead letter"), uuid.uuid4().hex, self._by))
+        if answer.word == "unknown":
+            raise NotFound(f"no dead letter {letter_id}")
+        _confirmed(None, short)
 
     # Signals. -------------------------------------------------------------------------------------
 
@@ -331,35 +329,3 @@ class AsyncClient:
         if word == "conflict":
             raise Conflict(f"cid {cid} was used for another signal: {text(receipt)}")
         return _confirmed(read_receipts(receipt), short)
-
-    # How it is. -----------------------------------------------------------------------------------
-
-    async def events(self, *, after: str | None = None, follow: bool = False) -> AsyncIterator[Event]:
-        """What happened in this agent's rooms, oldest first; with ``follow`` also what goes on to happen, for ever.
-
-        ``after`` is the ``id`` of the last event you have seen. About the last 10,000 are kept: who follows more slowly than
-        they come misses some. A follower looks once a second, over the connection that all calls share.
-        """
-        start = "-" if after is None else f"({_check_entry(after, 'after')}"
-        while True:
-            async for event_id, entry in inspection.entries(self._store, self._keys.events, start):
-                start = f"({text(event_id)}"
-                yield read_event(event_id, entry)
-            if not follow:
-                return
-            await asyncio.sleep(EVENTS_LOOK_S)
-
-    async def status(self, room: str) -> RoomStatus:
-        """A room as it is now; a room that has nothing is one with no phase and no hold."""
-        return (await inspection.statuses(self._store, [check_room(room)]))[0]
-
-    async def rooms(self) -> AsyncIterator[RoomStatus]:
-        """Every room that has work, a mode or state, in no order. One whose hash greenroom did not write has that as its
-        ``last_error``.
-        """
-        async for status in inspection.all_rooms(self._store):
-            yield status
-
-    async def overview(self) -> AgentStatus:
-        """The agent as a whole."""
-        return await inspection.overview(self._store)

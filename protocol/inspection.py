@@ -1,4 +1,4 @@
-"""How the rooms of an agent are: plain reads, page by page, that change nothing."""
+"""How the rooms and workers of an agent are: plain reads, page by page, that change nothing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from .clock import time_of_tick
 from .errors import NewerVersion, RedisRefused
 from .log import log
-from .records import AgentStatus, DeadLetter, RoomStatus, fields, read_dead_letter, read_hold, read_status, text
+from .records import (
+    AgentStatus,
+    DeadLetter,
+    RoomStatus,
+    fields,
+    read_dead_letter,
+    read_hold,
+    read_status,
+    text,
+)
 from .store import Store
 
 PAGE = 200
+Entry = tuple[bytes, dict[bytes, bytes]]  # of a stream: its id and fields
 
 
 async def statuses(store: Store, rooms: list[str], *, strict: bool = True) -> list[RoomStatus]:
@@ -43,66 +54,69 @@ def _answered(answer: Any) -> Any:
     return answer
 
 
-async def all_rooms(store: Store) -> AsyncIterator[RoomStatus]:
-    """Every room that has work, a mode or state, in no order."""
-    cursor, seen = b"0", set[str]()
-    while True:
-        cursor, flat = await store.pipeline.command("ZSCAN", store.keys.rooms, cursor, "COUNT", PAGE)
-        fresh = [room for room in map(text, flat[::2]) if room not in seen]
-        seen.update(fresh)
-        for status in await statuses(store, fresh, strict=False):
-            yield status
-        if cursor == b"0":
-            return
-
-
 async def overview(store: Store) -> AgentStatus:
     """The agent as a whole."""
     keys, command = store.keys, store.pipeline.command
     asked = [
         command("HGETALL", keys.root),
         command("ZCARD", keys.rooms),
+        command("XLEN", keys.ready),
         command("ZCARD", keys.processing),
         command("SCARD", keys.held),
         command("XLEN", keys.dead),
         command("SMEMBERS", keys.workers),
+        command("ZRANGE", keys.processing, 0, 0, "WITHSCORES"),
     ]
-    root, rooms, processing, held, dead, workers = await asyncio.gather(*asked)
-    row = {name: text(value) for name, value in fields(root).items()}
+    root, rooms, ready, processing, held, dead, workers, oldest = await asyncio.gather(*asked)
     return AgentStatus(
         agent=keys.agent,
-        hold=read_hold(row),
+        hold=read_hold({name: text(value) for name, value in fields(root).items()}),
         rooms=rooms,
+        waiting=max(0, ready - processing),
         processing=processing,
+        oldest=time_of_tick(int(float(oldest[1]))) if oldest else None,
         held=held,
         dead=dead,
         workers=tuple(sorted(map(text, workers))),
     )
 
 
-async def entries(store: Store, stream: str, start: str) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
+async def pending(store: Store, *words: str | int) -> list[Any]:
+    """What XPENDING says of the ready stream; nothing before a worker was there."""
+    try:
+        found: list[Any] = await store.pipeline.command("XPENDING", store.keys.ready, "supervisors", *words)
+    except RedisRefused as error:
+        if "NOGROUP" not in str(error):
+            raise
+        return []
+    return found
+
+
+async def entry_pages(store: Store, stream: str, start: str) -> AsyncIterator[list[Entry]]:
     """What a stream has from ``start`` on: ids and fields."""
     while True:
         page = await store.pipeline.command("XRANGE", stream, start, "+", "COUNT", PAGE)
-        for entry, flat in page:
-            yield entry, dict(zip(flat[::2], flat[1::2], strict=True))
-            start = f"({text(entry)}"
+        if page:
+            yield [(entry, dict(zip(flat[::2], flat[1::2], strict=True))) for entry, flat in page]
+            start = f"({text(page[-1][0])}"
         if len(page) < PAGE:
             return
 
 
-async def dead_letters(store: Store) -> AsyncIterator[DeadLetter]:
+async def letter_pages(store: Store) -> AsyncIterator[list[DeadLetter]]:
     """The dead letters, oldest first; what is none is passed over.
 
     Raises:
         NewerVersion: one was written by a newer version of greenroom.
     """
-    async for letter_id, entry in entries(store, store.keys.dead, "-"):
-        try:
-            letter = read_dead_letter(letter_id, entry)
-        except NewerVersion:
-            raise
-        except RedisRefused as error:
-            log.warning("dead_letter.unreadable", error=error)
-        else:
-            yield letter
+    async for page in entry_pages(store, store.keys.dead, "-"):
+        found: list[DeadLetter] = []
+        for letter_id, entry in page:
+            try:
+                found.append(read_dead_letter(letter_id, entry))
+            except NewerVersion:
+                yield found
+                raise
+            except RedisRefused as error:
+                log.warning("dead_letter.unreadable", error=error)
+        yield found

@@ -81,6 +81,9 @@ class Keys:
     def state(self, room: str) -> str:
         return f"{self.root}:room:{room}:state"
 
+    def steps(self, room: str) -> str:
+        return f"{self.root}:room:{room}:steps"
+
     def worker(self, name: str) -> str:
         return f"{self.root}:worker:{name}"
 

@@ -14,14 +14,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import codec
+from .clock import EPOCH, time_of_entry
 from .errors import InvalidBody, NewerVersion, RedisRefused, UnknownMode
 
 # As in lua/prelude.lua: of each message, and of all that an agent has in Redis. What is older is read, what is newer refused.
 VERSION, LAYOUT = 1, 1
 MAX_WHY_CHARS = 300
-_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
-_NUMBER = re.compile(r"[0-9]{1,18}(-0)?")
-_LAST_MS = 253_402_300_799_999  # the end of the year 9999
+NUMBER = re.compile(r"[0-9]{1,18}(-0)?")  # an id or a count, as text
 
 
 class Mode(StrEnum):
@@ -165,7 +164,7 @@ class Hold(Record):
 
 
 class DeadLetter(Record):
-    """A message that failed for good. ``id`` is what ``requeue`` takes."""
+    """A message that failed for good. ``id`` is what ``requeue`` and ``drop`` take."""
 
     id: str
     room: str
@@ -200,12 +199,17 @@ class Event(Record):
 
 
 class AgentStatus(Record):
-    """An agent as a whole; the numbers count rooms, but ``dead`` counts messages."""
+    """An agent as a whole; the numbers count rooms, but ``dead`` counts messages.
+
+    ``waiting`` rooms may run and do not: they are queued, or wait for a retry. ``oldest`` is since when the oldest cycle runs.
+    """
 
     agent: str
     hold: Hold | None
     rooms: int
+    waiting: int
     processing: int
+    oldest: dt.datetime | None
     held: int
     dead: int
     workers: tuple[str, ...]
@@ -285,7 +289,7 @@ def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, b
     No worker gets to see one that was written by a newer version of greenroom: it is not granted.
     """
     body: Any
-    at = _EPOCH
+    at = EPOCH
     try:
         version = entry.get("v", b"1")
         if not version.isdigit():
@@ -321,10 +325,9 @@ def read_event(event_id: bytes, entry: Mapping[bytes, bytes]) -> Event:
     row = {text(name): text(value) for name, value in entry.items()}
     named: dict[str, Any] = {name: row.pop(name) for name in ("room", "worker", "mode", "error", "code") if row.get(name)}
     for name in ("message", "ticket", "attempt"):
-        if _NUMBER.fullmatch(row.get(name, "")):
+        if NUMBER.fullmatch(row.get(name, "")):
             named[name] = read_id(row.pop(name))
-    at = _EPOCH + dt.timedelta(milliseconds=min(read_id(text(event_id)), _LAST_MS))
-    return Event(id=text(event_id), kind=row.pop("event", ""), at=at, **named, details=row)
+    return Event(id=text(event_id), kind=row.pop("event", ""), at=time_of_entry(text(event_id)), **named, details=row)
 
 
 def read_receipts(data: bytes) -> list[Receipt]:

@@ -120,8 +120,8 @@ class Store:
     """One agent's rooms in Redis, over one pipelined connection.
 
     Each call answers a future, which may hold RedisUnavailable (within the pipeline's patience) or RedisRefused. With
-    ``durability`` those that a client makes to change something (enqueue, discard, requeue, control, forget_relay) may hold
-    NotReplicated.
+    ``durability`` those that a client makes to change something (enqueue, discard, requeue, drop, control, forget_relay) may
+    hold NotReplicated.
     """
 
     def __init__(
@@ -145,6 +145,9 @@ class Store:
     def requeue(self, dead_id: str, request: str) -> Future[tuple[str, int] | None]:
         """The room and the new message's id, or None when there is no such dead letter. May hold NewerVersion."""
         return self.pipeline.run("requeue", dead_id, request, decode=_requeued, durable=True)
+
+    def drop(self, dead_id: str, request: str, by: str) -> Future[Answer]:
+        return self.pipeline.run("drop", dead_id, request, by, decode=_answer, durable=True)
 
     # Cycles. --------------------------------------------------------------------------------------
 

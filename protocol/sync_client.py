@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from concurrent.futures import Future
 from typing import Any, Literal, Self, TypeVar, overload
 
+from .audit import SignalEntry
 from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
+from .fleet import WorkerStatus
 from .keys import check_room
 from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
 from .room_handles import RoomHandle
 
 T = TypeVar("T")
+
+
+def _each(pages: Iterator[list[T]]) -> Iterator[T]:
+    """The items of pages: to and from the client's thread once a page, not once an item."""
+    for page in pages:
+        yield from page
 
 
 class Client:
@@ -64,6 +73,15 @@ class Client:
             await asyncio.wait(calls)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._begin(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # a KeyboardInterrupt here must not leave the call running there
+            raise
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have it begin on the thread of the client, behind all that was begun before."""
         with self._lock:
             if self._closed:
                 work.close()
@@ -72,12 +90,7 @@ class Client:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="greenroom-client", daemon=True)
                 self._thread.start()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # a KeyboardInterrupt here must not leave the call running there
-            raise
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     @staticmethod
     def _serve(loop: asyncio.AbstractEventLoop) -> None:
@@ -158,17 +171,42 @@ class Client:
     def requeue(self, letter_id: str) -> tuple[str, int]:
         return self._run(self._client.requeue(letter_id))
 
+    def drop(self, letter_id: str) -> None:
+        self._run(self._client.drop(letter_id))
+
     def dead_letters(self) -> Iterator[DeadLetter]:
-        return self._iterate(self._client.dead_letters())
+        return _each(self._iterate(self._client._letter_pages()))
+
+    def dead_letter(self, letter_id: str) -> DeadLetter:
+        return self._run(self._client.dead_letter(letter_id))
 
     def events(self, *, after: str | None = None, follow: bool = False) -> Iterator[Event]:
-        return self._iterate(self._client.events(after=after, follow=follow))
+        return _each(self._iterate(self._client._event_pages(after, follow)))
+
+    def signals(self, *, after: str | None = None, follow: bool = False) -> Iterator[SignalEntry]:
+        return _each(self._iterate(self._client._signal_pages(after, follow)))
 
     def status(self, room: str) -> RoomStatus:
         return self._run(self._client.status(room))
 
-    def rooms(self) -> Iterator[RoomStatus]:
-        return self._iterate(self._client.rooms())
+    def rooms(
+        self,
+        *,
+        phase: str | None = None,
+        mode: str | None = None,
+        worker: str | None = None,
+        sort: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[RoomStatus]:
+        return _each(self._iterate(self._client._room_pages(phase, mode, worker, sort, limit)))
+
+    def workers(self) -> list[WorkerStatus]:
+        return self._run(self._client.workers())
 
     def overview(self) -> AgentStatus:
         return self._run(self._client.overview())
+
+
+def begin_send(client: Client, room: str, body: Any, key: str | None) -> Future[int]:
+    """Send without waiting for the answer; what is begun in an order is enqueued in it."""
+    return client._begin(client._client.send(room, body, key=key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,16 @@ def option(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, help=help, show_default=False, **more)
 
 
+class LogLevel(StrEnum):
+    """From which level on ``run`` logs."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Room = Annotated[str, typer.Argument(metavar="ROOM", show_default=False)]
 AgentName = Annotated[str, option("--agent", envvar="GREENROOM_AGENT", help="The agent's name.", metavar="NAME")]
 RedisUrl = Annotated[
     str | None,
@@ -26,3 +37,5 @@ Embedded = Annotated[
     option("--embedded", metavar="DIR", help="Use the embedded Redis of this directory; run starts it if need be."),
 ]
 Json = Annotated[bool, option("--json", help="Print JSON, one value a line.")]
+Follow = Annotated[bool, option("--follow", "-f", help="Go on with what is to come, until Ctrl-C.")]
+Last = Annotated[int | None, option("--last", "-n", min=1, metavar="N", help="Only the newest N of what is there.")]

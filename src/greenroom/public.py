@@ -5,6 +5,7 @@ from .actors.backoff import Backoff
 from .actors.cycle import Cycle, ThreadCycle
 from .actors.interruption import Interruption
 from .actors.steps import idempotent
+from .protocol.audit import SignalEntry
 from .protocol.client import AsyncClient
 from .protocol.errors import (
     AgentError,
@@ -35,6 +36,7 @@ from .protocol.errors import (
     Superseded,
     UnknownMode,
 )
+from .protocol.fleet import WorkerStatus
 from .protocol.pipeline import Durability
 from .protocol.records import (
     AgentStatus,
@@ -116,11 +118,13 @@ __all__ = [
     "RestartPolicy",
     "Retention",
     "RoomStatus",
+    "SignalEntry",
     "Strategy",
     "Superseded",
     "Supervisor",
     "ThreadCycle",
     "UnknownMode",
+    "WorkerStatus",
     "idempotent",
     "watch",
 ]

@@ -7,8 +7,9 @@ import json
 import math
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -16,12 +17,40 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .protocol.records import AgentStatus, Hold, Kind, Output, Receipt, RoomStatus, text
+from .protocol.audit import SignalEntry
+from .protocol.clock import time_of_entry
+from .protocol.fleet import WorkerStatus
+from .protocol.records import (
+    AgentStatus,
+    DeadLetter,
+    Event,
+    EventKind,
+    Hold,
+    Kind,
+    Output,
+    Receipt,
+    RoomStatus,
+    text,
+)
 from .supervisors.process import complain
+from .tables import lay_out
 
-ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "processing", "attempt", "error")
+R = TypeVar("R")
+
+ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "since", "processing", "attempt", "says")
+WORKER_COLUMNS = ("worker", "alive", "owns", "at work", "since", "renewed", "host", "pid", "incarnation")
+LETTER_COLUMNS = ("id", "room", "message", "attempts", "died", "error")
 RECEIPT_COLUMNS = ("room", "mode", "outcome", "message", "at", "cid")
+TABLE_ROWS = 500  # of a table on a terminal, before its columns' names are told again
 _STYLES = {Kind.REPLY: "green", Kind.ABORTED: "yellow", Kind.DISCARDED: "yellow", Kind.FAILED: "red", Kind.DEAD: "red"}
+_EVENT_STYLES: dict[str, str] = {
+    EventKind.CYCLE_FAILED: "red",
+    EventKind.CYCLE_CRASHED: "red",
+    EventKind.MESSAGE_DEAD: "red",
+    EventKind.SIGNAL_MALFORMED: "red",
+    EventKind.CYCLE_INTERRUPTED: "yellow",
+    EventKind.CYCLE_STOPPED: "yellow",
+}
 
 
 def to_json(value: Any) -> str:
@@ -53,7 +82,7 @@ def cell(value: Any) -> str:
     if isinstance(value, tuple):
         return cell(" ".join(map(cell, value)))
     if isinstance(value, dt.datetime):
-        return value.isoformat()
+        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
 
 
@@ -69,17 +98,59 @@ def show_facts(facts: Mapping[str, Any]) -> None:
             typer.echo(f"{name}: {cell(value)}")
 
 
+def show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], Sequence[Any]], as_json: bool) -> None:
+    """A table of records; with ``as_json`` each of them as JSON, a line each."""
+    if as_json:
+        for record in records:
+            typer.echo(to_json(record))
+    else:
+        show_table(columns, map(row, records))
+
+
+def show_json_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Rows as JSON, an object a line."""
+    for row in rows:
+        typer.echo(to_json(dict(zip(columns, row, strict=True))))
+
+
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A table; for pipes a line with the columns' names and then a line a row, all separated by tabs."""
     if sys.stdout.isatty():
-        table = Table(*columns)
-        for row in rows:
-            table.add_row(*(Text(cell(value)) for value in row))
-        Console().print(table)
+        _print_tables(columns, iter(rows))
     else:
         typer.echo("\t".join(columns))
         for row in rows:
             typer.echo("\t".join(map(cell, row)))
+
+
+def _print_tables(columns: Sequence[str], rows: Iterator[Sequence[Any]]) -> None:
+    """A long table in parts, so that its first rows need not wait for its last."""
+    console, part = Console(), list(islice(rows, TABLE_ROWS))
+    if not part:
+        console.print(Text("none", style="dim"))
+    while part:
+        head, *lines = lay_out(columns, [[_short(value) for value in row] for row in part], console.width)
+        for line in (Text(head, style="bold"), *map(Text, lines)):
+            console.print(line, no_wrap=True, crop=True)
+        part = list(islice(rows, TABLE_ROWS))
+
+
+def _short(value: Any) -> str:
+    """A cell as people read it: of times, the seconds suffice, and the day unless it is today."""
+    if not isinstance(value, dt.datetime):
+        return cell(value)
+    return f"{value:%H:%M:%SZ}" if value.date() == dt.datetime.now(dt.UTC).date() else f"{value:%m-%d %H:%M:%SZ}"
+
+
+def show_entry(entry: str, facts: Sequence[Any], style: str = "", *, spared: Sequence[Any] = ()) -> None:
+    """One entry of a stream that may be followed: its id and facts, with tabs between. People get its time instead, and only
+    what says something, without what they are ``spared``.
+    """
+    if sys.stdout.isatty():
+        told = [f"{time_of_entry(entry):%m-%d %H:%M:%S.%f}"[:-3], *filter(lambda fact: fact != "-", map(cell, facts))]
+        Console().print(Text("  ".join(told), style=style), soft_wrap=True)
+    else:
+        typer.echo("\t".join(map(cell, (entry, *facts, *spared))))
 
 
 def show_json(outputs: Iterable[Output]) -> Output:
@@ -94,11 +165,7 @@ def show_json(outputs: Iterable[Output]) -> Output:
 def show_output(output: Output) -> None:
     """One entry of an outbox: id, kind, message, ticket, number, and what it says."""
     says = output.error or output.mode or (None if output.body is None else to_json(output.body))
-    line = "\t".join(map(cell, (output.id, output.kind, output.message, output.ticket, output.seq, says)))
-    if sys.stdout.isatty():
-        Console().print(Text(line, style=_STYLES.get(output.kind, "")), soft_wrap=True)
-    else:
-        typer.echo(line)
+    show_entry(output.id, (output.kind, output.message, output.ticket, output.seq, says), _STYLES.get(output.kind, ""))
 
 
 def show_stream(outputs: Iterable[Output]) -> Output:
@@ -134,10 +201,17 @@ def _harmless(words: str) -> str:
 
 
 def room_row(status: RoomStatus) -> Sequence[Any]:
-    """A room as a row of ROOM_COLUMNS."""
-    hold = status.hold and status.hold.mode
+    """A room as a row of ROOM_COLUMNS. ``since``: when its cycle began, or else when it was held."""
+    hold, since = status.hold and status.hold.mode, status.claimed_at or (status.hold and status.hold.at)
     attempt = status.attempt or None
-    return (status.room, status.phase, hold, status.waiting, status.owner, status.processing, attempt, status.last_error)
+    facts = (status.room, status.phase, hold, status.waiting, status.owner, since, status.processing, attempt)
+    return (*facts, room_says(status))
+
+
+def room_says(status: RoomStatus) -> str:
+    """Who holds a room and why, and what has failed in it last."""
+    held = f"by {status.hold.by or 'unknown'}{status.hold.reason and ': '}{status.hold.reason}" if status.hold else ""
+    return "; ".join(filter(None, (held, status.last_error)))
 
 
 def receipt_row(receipt: Receipt) -> Sequence[Any]:
@@ -151,3 +225,31 @@ def room_facts(status: RoomStatus, agent: AgentStatus) -> Mapping[str, Any]:
     said = {name: value for name, value in status if value}
     held = {"agent": agent.hold} if agent.hold else {}
     return {"room": status.room, "phase": status.phase, "waiting": status.waiting} | said | held
+
+
+def worker_row(worker: WorkerStatus) -> Sequence[Any]:
+    """A worker as a row of WORKER_COLUMNS."""
+    alive = "yes" if worker.alive else "NO"
+    numbers = (worker.name, alive, worker.owns, worker.rooms, worker.since, worker.renewed_at)
+    return (*numbers, worker.host, worker.pid, worker.incarnation)
+
+
+def letter_row(letter: DeadLetter) -> Sequence[Any]:
+    """A dead letter as a row of LETTER_COLUMNS."""
+    return (letter.id, letter.room, letter.message, letter.attempts, letter.died_at, letter.error)
+
+
+def show_event(event: Event) -> None:
+    """One event: id, kind, room, message, attempt, worker, and what else it says."""
+    more = " ".join(f"{name}={value}" for name, value in event.details.items() if value)
+    says = " ".join(filter(None, (event.error or event.mode, event.code, more)))
+    facts = (event.kind, event.room, event.message, event.attempt, event.worker, says)
+    show_entry(event.id, facts, _EVENT_STYLES.get(event.kind, ""))
+
+
+def show_signal(signal: SignalEntry) -> None:
+    """One entry of the control stream: id, mode, room, outcome, message, by whom, why, and the signal's id."""
+    outcome = signal.outcome or ("by hand, read" if signal.read else "by hand, not read yet")
+    room = "(everywhere)" if signal.room is None else signal.room
+    facts = (signal.mode, room, outcome, signal.message, signal.by, signal.reason)
+    show_entry(signal.id, facts, "" if signal.read else "yellow", spared=(signal.cid,))

@@ -1,7 +1,8 @@
-"""``greenroom run``, or ``relay``, as a process of its own, for tests that signal it and read what it says."""
+"""Commands: those that run for long as processes, which tests signal and read; the others in the process of the test."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,8 +11,12 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from greenroom import Client
+from greenroom.cli import execute
 from integration.agents import wait_output
 
 WAIT_S = 60.0
@@ -111,3 +116,32 @@ def embedded_url(process: Process) -> str:
     found = re.search(r"redis-cli -u (\S+)", process.wait_line("redis-cli"))
     assert found
     return found.group(1)
+
+
+class Shell:
+    """Runs commands in this process, with the test's agent and Redis in the environment."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        """What the command says on stdout and stderr; it must exit with ``code``."""
+        self._capsys.readouterr()
+        exited = execute(arguments)
+        out, err = self._capsys.readouterr()
+        assert exited == code, (out, err)
+        return out, err
+
+    def json(self, *arguments: str) -> list[Any]:
+        """The values that the command prints with --json."""
+        out, err = self(*arguments, "--json")
+        assert err == ""
+        return [json.loads(line) for line in out.splitlines()]
+
+    def refused(self, *arguments: str, code: int) -> str:
+        """The one line on stderr of a command that fails with ``code``."""
+        out, err = self(*arguments, code=code)
+        assert out == ""
+        assert err.startswith("greenroom: ")
+        assert err.count("\n") == 1
+        return err

@@ -14,6 +14,7 @@ from greenroom import ActorSystem, Agent, Client, Output, Relay
 from greenroom.protocol.keys import Keys
 from greenroom.supervisors import handover
 from integration.agents import AT_ONCE, Director
+from integration.command import Shell
 from integration.receiver import Receiver, Relaying
 from integration.replays import Stage
 
@@ -112,3 +113,11 @@ def renewals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(handover.Duty, "renew", counted)
     return asked
+
+
+@pytest.fixture
+def shell(agent: str, redis_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    """Runs commands in this process, on the test's agent and Redis."""
+    monkeypatch.setenv("GREENROOM_AGENT", agent)
+    monkeypatch.setenv("GREENROOM_REDIS_URL", redis_url)
+    return Shell(capsys)

@@ -20,12 +20,13 @@ from greenroom.cli import execute
 from greenroom.protocol.acl import Role, command_line, user_name
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer, find_cli
-from integration.agents import Director, abandon, wait_event, wait_output
+from integration.agents import Director, abandon, eventually, wait_event, wait_output
 from integration.servers import server_executables
 
 from helpers import unique
 
 README = Path(__file__).parents[2] / "README.md"
+PAGE = README.parent / "docs" / "redis-cli.md"
 
 
 @dataclass
@@ -126,6 +127,8 @@ def test_a_worker_lives_a_whole_life_as_its_user_and_an_operator_does_all_that_c
         wait_output(client, "dead", lambda output: output.kind is Kind.DEAD)
         [letter] = client.dead_letters()
         client.requeue(letter.id)
+        dead_again = eventually(lambda: list(client.dead_letters()), "it dies once more")
+        client.drop(dead_again[0].id)
         client.stop("held")
         client.discard("held", client.send("held", "dropped"))
         client.send("adopted", "wait")
@@ -176,10 +179,26 @@ def test_each_line_of_the_readme_that_reads_is_answered_to_an_operator_and_an_ob
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.OBSERVER])
-@pytest.mark.parametrize("command", [["status"], ["status", "42"], ["rooms"], ["tail", "42"]])
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("status", "rooms: 1"),
+        ("status 42", "waiting: 1"),
+        ("rooms", "42\tqueued"),
+        ("rooms --sort waiting --mode play", "42\tqueued"),
+        ("rooms --phase held", "room\tphase"),
+        ("workers", "worker\talive"),
+        ("tail 42", "discarded"),
+        ("tail --events", "message.discarded"),
+        ("signals", "interrupt\t42\tidle"),
+        ("dead list", "id\troom"),
+        ("top", "1 waiting"),
+    ],
+)
 def test_the_commands_that_look_work_for_an_operator_and_an_observer(
     role: Role,
-    command: list[str],
+    command: str,
+    shown: str,
     secured: Secured,
     client: Client,
     capsys: pytest.CaptureFixture[str],
@@ -189,9 +208,47 @@ def test_the_commands_that_look_work_for_an_operator_and_an_observer(
     monkeypatch.setenv("GREENROOM_AGENT", secured.agent)
     client.send("42", "hello")
     client.discard("42", client.send("42", "dropped"))
-    assert execute([*command, "--redis", secured.url(role)]) == 0
-    shown = {"status": "rooms: 1", "status 42": "waiting: 1", "rooms": "42\tqueued", "tail 42": "discarded"}
-    assert shown[" ".join(command)] in capsys.readouterr().out
+    client.interrupt("42")
+    assert execute([*command.split(), "--redis", secured.url(role)]) == 0
+    out, err = capsys.readouterr()
+    assert shown in out
+    assert err == ""
+    assert secured.denials() == [] or role is Role.OBSERVER
+
+
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.OBSERVER])
+def test_who_may_not_scan_is_told_the_keys_that_can_be_known(
+    role: Role, secured: Secured, client: Client, capsys: pytest.CaptureFixture[str], director: Director
+) -> None:
+    """row 48"""
+    keys = Keys(secured.agent)
+    with ActorSystem(director.agent(), agent=secured.agent, redis=secured.url(Role.WORKER), name="web-1"):
+        client.stop("42")
+        client.send("42", "later")
+        assert execute(["keys", secured.agent, "--all", "--redis", secured.url(role)]) == 0
+        out, err = capsys.readouterr()
+    assert "may not SCAN" in err
+    listed = {line.split("\t")[0] for line in out.splitlines()[1:]}
+    of_room, of_worker = {keys.room("42"), keys.messages("42")}, {keys.worker("web-1"), keys.workers}
+    assert listed == {*of_room, *of_worker, keys.root, keys.rooms, keys.held, keys.control, keys.events, keys.ready}
+
+
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.OBSERVER])
+def test_of_the_lines_of_the_page_on_redis_cli_those_are_denied_that_it_names(
+    role: Role, secured: Secured, director: Director
+) -> None:
+    """rows 44 and 48"""
+    lines = [line.partition(" | ")[0] for line in PAGE.read_text().splitlines() if line.startswith("redis-cli ")]
+    assert len(lines) > 20
+    denied_words = {"SORT", "EVAL", *(["XADD"] if role is Role.OBSERVER else [])}
+    with ActorSystem(director.agent(), agent=secured.agent, redis=secured.url(Role.WORKER)), secured.plain(role) as redis:
+        for line in lines:
+            words = shlex.split(line.replace("support", secured.agent))[1:]
+            if words[0] in denied_words:
+                with pytest.raises(redis_py.exceptions.NoPermissionError):
+                    redis.execute_command(*words)
+            else:
+                redis.execute_command(*words)
 
 
 def test_an_observer_follows_what_a_room_sends_while_it_sends_it(secured: Secured, client: Client, director: Director) -> None:
@@ -276,6 +333,7 @@ def test_an_observer_cannot_signal_send_or_change_a_key(secured: Secured, client
             lambda: observer.interrupt("42"),
             lambda: observer.discard("42", message),
             lambda: observer.requeue("1-0"),
+            lambda: observer.drop("1-0"),
         ):
             with pytest.raises(RedisRefused, match="refuses access"):
                 act()

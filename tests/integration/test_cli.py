@@ -17,50 +17,14 @@ from typing import Any
 import pytest
 
 from greenroom import Client, Kind, Phase
-from greenroom.cli import execute
 from greenroom.protocol.server import RedisServer
 from integration.agents import Director, wait_output
+from integration.command import Shell
 from integration.conftest import Running
 
 from helpers import unique
 
 GREENROOM = [sys.executable, "-m", "greenroom"]
-
-
-class Shell:
-    """Runs commands in this process, with the test's agent and Redis in the environment."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        """What the command says on stdout and stderr; it must exit with ``code``."""
-        self._capsys.readouterr()
-        exited = execute(arguments)
-        out, err = self._capsys.readouterr()
-        assert exited == code, (out, err)
-        return out, err
-
-    def json(self, *arguments: str) -> list[Any]:
-        """The values that the command prints with --json."""
-        out, err = self(*arguments, "--json")
-        assert err == ""
-        return [json.loads(line) for line in out.splitlines()]
-
-    def refused(self, *arguments: str, code: int) -> str:
-        """The one line on stderr of a command that fails with ``code``."""
-        out, err = self(*arguments, code=code)
-        assert out == ""
-        assert err.startswith("greenroom: ")
-        assert err.count("\n") == 1
-        return err
-
-
-@pytest.fixture
-def shell(agent: str, redis_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.setenv("GREENROOM_AGENT", agent)
-    monkeypatch.setenv("GREENROOM_REDIS_URL", redis_url)
-    return Shell(capsys)
 
 
 # Messages. ------------------------------------------------------------------------------------------
@@ -291,10 +255,10 @@ def test_ask_on_a_terminal_that_times_out_ends_the_line_and_exits_with_1(
 
 def test_a_full_queue_refuses_the_message(shell: Shell, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     with Client(client.agent, redis=os.environ["GREENROOM_REDIS_URL"], queue_limit=1) as narrow:
-        monkeypatch.setattr("greenroom.cli.Client", lambda *args, **options: narrow)
+        monkeypatch.setattr("greenroom.commands.clients.Client", lambda *args, **options: narrow)
         shell("send", "42", "one")
     with Client(client.agent, redis=os.environ["GREENROOM_REDIS_URL"], queue_limit=1) as narrow:
-        monkeypatch.setattr("greenroom.cli.Client", lambda *args, **options: narrow)
+        monkeypatch.setattr("greenroom.commands.clients.Client", lambda *args, **options: narrow)
         assert "not accepted" in shell.refused("send", "42", "two", code=1)
 
 
@@ -496,7 +460,9 @@ def test_a_terminal_gets_colours_or_a_table_and_nothing_that_is_markup_in_a_name
     [
         (["bogus"], "No such command 'bogus'"),
         (["status", "--bogus"], "No such option"),
-        (["send"], "Missing argument 'ROOM' (see greenroom send --help)"),
+        (["ask"], "Missing argument 'ROOM' (see greenroom ask --help)"),
+        (["send"], "name a room and what to send, or --file"),
+        (["stauts"], "Did you mean 'status'?"),
         (["discard", "42", "abc"], "Invalid value"),
         (["discard", "42", "0"], "Invalid value"),
         (["ask", "42", "hi", "--timeout", "0"], "--timeout"),
@@ -530,7 +496,7 @@ def test_help_is_what_the_bare_command_prints(shell: Shell) -> None:
 def test_a_redis_that_cannot_be_reached_is_one_line_and_exit_code_3(
     command: list[str], shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("greenroom.cli.PATIENCE_S", 0.2)
+    monkeypatch.setattr("greenroom.commands.clients.PATIENCE_S", 0.2)
     assert "cannot be reached" in shell.refused(*command, "--redis", "redis://ann:secret@127.0.0.1:1", code=3)
 
 

@@ -136,21 +136,23 @@ def test_a_call_that_changes_nothing_raises_what_it_raises_without_a_replica(
             (Conflict, lambda: client.play("full", cid="cid")),
             (NotFound, lambda: client.discard("full", 99)),
             (NotFound, lambda: client.requeue("1-1")),
+            (NotFound, lambda: client.drop("1-1")),
         ]
         for error, call in refused:
             with pytest.raises(error):
                 call()
 
 
-def test_discard_and_requeue_are_confirmed_too(primary: Node, replica: Node, agent: str, director: Director) -> None:
+def test_discard_requeue_and_drop_are_confirmed_too(primary: Node, replica: Node, agent: str, director: Director) -> None:
     with (
         ActorSystem(director.agent(max_attempts=1), agent=agent, redis=primary.url),
         client_of(primary, agent) as client,
         client_of(primary, agent, None) as plain,
     ):
-        plain.send("dead", "fail")
-        wait_output(plain, "dead", lambda output: output.kind is Kind.DEAD)
-        letter = next(iter(plain.dead_letters()))
+        for room in ("dead", "dropped"):
+            plain.send(room, "fail")
+            wait_output(plain, room, lambda output: output.kind is Kind.DEAD)
+        letter, dropped = plain.dead_letters()
         plain.send("42", "wait")
         run = director.run("42")
         message = plain.send("42", "next")
@@ -161,6 +163,9 @@ def test_discard_and_requeue_are_confirmed_too(primary: Node, replica: Node, age
         with pytest.raises(NotReplicated) as short:
             client.requeue(letter.id)
         assert short.value.answer[0] == "dead"
+        with pytest.raises(NotReplicated):
+            client.drop(dropped.id)
+        assert dropped.id not in [each.id for each in plain.dead_letters()]
         with pytest.raises(MessageProcessing):
             client.discard("42", run.message.id)
         run.finish()

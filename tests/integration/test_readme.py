@@ -179,6 +179,7 @@ def test_each_greenroom_line_does_what_the_readme_says(folder: Path, tmp_path: P
         "stop 42": r"(?s).*\n42\tstop\tapplied\t.*",
         "status 42": r"(?s).*hold: stop by .*: wrong answers\n.*",
         "play 42": r"(?s).*\n42\tplay\tapplied\t.*",
+        "top": r"(?s)support plays.*",
         "tail 42": r'(?s).*\tchunk\t.*"invoice ".*\treply\t.*',
     }
     typed, exports = set[str](), ""

@@ -178,7 +178,7 @@ def test_a_server_whose_certificate_names_another_host_is_refused(
 def test_a_client_without_the_certificate_that_redis_wants_is_told_of_it(
     client: str | None, server: Node, certificates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("greenroom.cli.PATIENCE_S", 0.2)
+    monkeypatch.setattr("greenroom.commands.clients.PATIENCE_S", 0.2)
     url = f"rediss://127.0.0.1:{server.port}/0?{options(certificates, client=client)}"
     assert "client certificate" in refused(url, capsys)
 
@@ -186,7 +186,7 @@ def test_a_client_without_the_certificate_that_redis_wants_is_told_of_it(
 def test_a_client_that_speaks_no_tls_is_told_of_it(
     server: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("greenroom.cli.PATIENCE_S", 0.2)
+    monkeypatch.setattr("greenroom.commands.clients.PATIENCE_S", 0.2)
     assert "rediss://" in refused(f"redis://127.0.0.1:{server.port}/0", capsys)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .checks import PASSED
-from .clients import MODES, discard, enqueue, requeue, signal, signal_again, signal_live, signal_play, write_raw
+from .clients import MODES, discard, drop, enqueue, requeue, signal, signal_again, signal_live, signal_play, write_raw
 from .model import Room
 from .relays import relay_end, relay_forget, relay_join, relay_late, relay_work
 from .world import LONG_MS, WORKERS, Ghost, Hold, Request, Worker, World
@@ -383,6 +383,7 @@ ACTIONS: tuple[tuple[Callable[[World], None], float, bool], ...] = (
     (shield, 8, True),
     (discard, 2, True),
     (requeue, 1.5, True),
+    (drop, 0.5, True),
     (join, 2.5, False),
     (beat, 3, True),
     (release, 1, True),

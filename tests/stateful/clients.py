@@ -33,13 +33,24 @@ def discard(world: World) -> None:
 
 
 def requeue(world: World) -> None:
-    rows = world.send(("XRANGE", world.wire.keys.dead, "-", "+"))[0]
-    entry_id, message = "1-1", ""
-    if rows and world.rng.random() < 0.9:
-        chosen, flat = world.rng.choice(rows)
-        entry_id, message = as_text(chosen), as_text(dict(zip(flat[::2], flat[1::2], strict=True))[b"message"])
+    entry_id, message = _letter(world)
     request = f"q{world.number()}"
     world.call(world.account.requeue(message, request), "requeue", entry_id, request)
+
+
+def drop(world: World) -> None:
+    entry_id, message = _letter(world)
+    request = f"x{world.number()}"
+    world.call(world.account.drop(message, request), "drop", entry_id, request, "tester")
+
+
+def _letter(world: World) -> tuple[str, str]:
+    """A dead letter's entry and its message, or those of one that is not there."""
+    rows = world.send(("XRANGE", world.wire.keys.dead, "-", "+"))[0]
+    if not rows or world.rng.random() >= 0.9:
+        return "1-1", ""
+    chosen, flat = world.rng.choice(rows)
+    return as_text(chosen), as_text(dict(zip(flat[::2], flat[1::2], strict=True))[b"message"])
 
 
 # Signals. -----------------------------------------------------------------------------------------------

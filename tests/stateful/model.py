@@ -184,6 +184,14 @@ class Account:
         self.requests[request] = ("ok", name, new)
         return ("ok", name, new)
 
+    def drop(self, message: str, request: str) -> Expected:
+        if request in self.requests:
+            return self.requests[request]
+        if self.dead.pop(message, None) is None:
+            return ("unknown", "")
+        self.requests[request] = ("dropped", "")
+        return ("dropped", "")
+
     # Cycles. ------------------------------------------------------------------------------------------
 
     def answered(self, room: Room, request: str) -> Expected | None:

@@ -47,6 +47,8 @@ MUTATIONS = (
     Mutation("a message is enqueued twice", 3, "enqueue", "if seen then", "if seen and seen == '' then"),
     Mutation("an ended message stays queued", 3, "prelude", "  call('XDEL', messages_key(h.room), id)\n", ""),
     Mutation("a dead letter is put back and kept", 3, "requeue", "call('XDEL', G .. ':dead', entry_id)", ""),
+    Mutation("a dead letter is dropped and kept", 3, "drop", "call('XDEL', G .. ':dead', entry_id)", ""),
+    Mutation("a drop that is sent again finds nothing", 3, "drop", "if before then", "if false then"),
     Mutation("the newest message is granted", 4, "prelude", "'-', '+', 'COUNT', 1)[1]", "'+', '-', 'COUNT', 1)[1]"),
     Mutation("any ticket is the live one", 5, "prelude", "if h.cycle ~= ticket then return 'fenced' end", ""),
     Mutation("a zombie settles", 5, "settle", "if h.cycle ~= ticket then return { 'fenced', '' } end", ""),

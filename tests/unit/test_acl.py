@@ -13,7 +13,7 @@ from greenroom.protocol.acl import COMMANDS, Role, command_line, rules, user_nam
 from greenroom.protocol.errors import InvalidName, InvalidRequest
 from greenroom.protocol.scripts import scripts
 
-OPERATORS = ("enqueue", "control", "discard", "requeue", "forget_relay")
+OPERATORS = ("enqueue", "control", "discard", "requeue", "drop", "forget_relay")
 SENT_BY_CLIENTS = {"evalsha", "script|load", "wait", "info"}
 CONTAINERS = {"xgroup", "xinfo"}
 

@@ -137,6 +137,7 @@ def test_steps_shields_failures_and_dead_letters_run_too(fake: Fake) -> None:
     [[letter, entry]] = fake.redis.xrange(fake.keys.dead)
     assert (entry["message"], entry["error"]) == (message, "never")
     assert fake.run("requeue", letter, "request-9")[:2] == ["ok", "42"]
+    assert fake.run("drop", letter, "request-10", "tester")[0] == "unknown"
 
 
 def test_a_worker_that_leaves_gives_back_what_it_has_not_begun(fake: Fake) -> None:

@@ -1,1 +1,1 @@
-"""Commands that the operator of a deployment needs, a module each."""
+"""The commands of the command line, by what they are about; ``cli.py`` puts them together."""

@@ -6,11 +6,13 @@ import faulthandler
 import os
 import signal
 import threading
+import time
 from enum import Enum
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Self
 
 EARLY_S = 5.0
+HEED_S = 0.5
 STDERR = 2
 
 
@@ -52,6 +54,21 @@ class Orders:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def next_event(self, timeout_s: float | None = None) -> object:
+        """Wait for the next of the events; None when none came in time.
+
+        A signal may be delivered to another thread, as when this one has just got another signal and not handled it yet. Python
+        then handles it when this thread runs next, which it would not do by itself: so it does, now and then.
+        """
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            wait_s = HEED_S if end_s is None else min(HEED_S, max(0.0, end_s - time.monotonic()))
+            try:
+                return self.events.get(timeout=wait_s)
+            except Empty:
+                if end_s is not None and time.monotonic() >= end_s:
+                    return None
 
     def begin(self) -> None:
         """From now on somebody takes the events."""

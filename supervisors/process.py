@@ -136,16 +136,16 @@ def run_process(system: Runnable, grace: timedelta = DEFAULT_GRACE, orders: Orde
         told = Notifier.from_environment() if orders.lifeline is None else Notifier.to_parent(orders.lifeline)
         notifier = stack.enter_context(told)
         _spawn(_start_and_wait, system, orders.events)
-        code, words = _conduct(system, grace, orders.events, notifier)
+        code, words = _conduct(system, grace, orders, notifier)
         if words:
             complain(words)
             notifier.say(words)
     return code
 
 
-def _conduct(system: Runnable, grace: timedelta, events: _Events, notifier: Notifier) -> tuple[ExitCode, str]:
+def _conduct(system: Runnable, grace: timedelta, orders: Orders, notifier: Notifier) -> tuple[ExitCode, str]:
     told = ready = ended = stopping = False
-    while not isinstance(event := events.get(), _Over):
+    while not isinstance(event := orders.next_event(), _Over):
         if event is Order.FORCE:
             return ExitCode.FAILED, "forced to end by a second signal: what is in flight is replayed when its lease has run out"
         if event is Order.DUMP:
@@ -161,7 +161,7 @@ def _conduct(system: Runnable, grace: timedelta, events: _Events, notifier: Noti
             notifier.stopping("ends")
             if told:
                 log.info("process.stopping", name=system.name, grace_s=grace.total_seconds())
-            _spawn(_stop, system, grace, events)
+            _spawn(_stop, system, grace, orders.events)
     return exit_code(event.error), _words(event.error)
 
 

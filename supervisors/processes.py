@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from queue import Empty
 
 from ..actors.backoff import Backoff
 from ..protocol.keys import check_name
@@ -170,10 +169,7 @@ class Processes:
         """What has happened, or None when it is time to do something."""
         times = [child.start_at_s for child in self._children] + [self._kill_at_s, self._look_at_s]
         due = min((at for at in times if at is not None), default=None)
-        try:
-            return self._orders.events.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
-        except Empty:
-            return None
+        return self._orders.next_event(None if due is None else max(0.0, due - time.monotonic()))
 
     def _take(self, event: object) -> None:
         if isinstance(event, _ChildEnded):

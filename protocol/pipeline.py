@@ -25,7 +25,7 @@ from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 from .connect import DENIED, back_off, is_lost, open_connection, translate
 from .errors import GreenroomError, InvalidRequest, NewerVersion, NotReplicated, RedisRefused, RedisUnavailable
 from .log import log
-from .records import check_version
+from .records import LAYOUT, check_version
 from .scripts import scripts
 
 T = TypeVar("T")
@@ -211,7 +211,7 @@ class Pipeline:
             await connection.send_packed_command([packed], check_health=False)
             version = await connection.read_response()
             await connection.read_response()
-        check_version(version or b"1", "what this agent has in Redis")
+        check_version(version or b"1", LAYOUT, "what this agent has in Redis")
 
     async def _serve(self, connection: AbstractConnection) -> None:
         """Write and read until one of them fails, and raise what it failed of."""

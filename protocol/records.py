@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from . import codec
 from .errors import InvalidBody, NewerVersion, RedisRefused, UnknownMode
 
-VERSION = 1  # of what is written here, as VERSION in lua/prelude.lua: older records are read, newer ones refused
+# As in lua/prelude.lua: of each message, and of all that an agent has in Redis. What is older is read, what is newer refused.
+VERSION, LAYOUT = 1, 1
 MAX_WHY_CHARS = 300
 _EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _NUMBER = re.compile(r"[0-9]{1,18}(-0)?")
@@ -261,15 +262,14 @@ def entry_id(message: int) -> str:
     return f"{message}-0"
 
 
-def check_version(version: bytes, what: str) -> None:
-    """Refuse what was written by a newer greenroom.
+def check_version(version: bytes, known: int, what: str) -> None:
+    """Refuse what was written by a newer greenroom than one that knows versions up to ``known``.
 
     Raises:
         NewerVersion: that it was.
     """
-    if not version.isdigit() or int(version) > VERSION:
-        newer = text(version)[:20]
-        raise NewerVersion(f"{what} was written by a newer greenroom (version {newer} of its records, here {VERSION}): upgrade")
+    if not version.isdigit() or int(version) > known:
+        raise NewerVersion(f"{what} was written by a newer greenroom (version {text(version)[:20]}, here {known}): upgrade")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, b
         version = entry.get("v", b"1")
         if not version.isdigit():
             raise ValueError("its version is no number")
-        check_version(version, f"message {message_id} of room {room}")
+        check_version(version, VERSION, f"message {message_id} of room {room}")
         at = dt.datetime.fromisoformat(text(entry["at"]))
         body = codec.decode(entry["body"])
     except (KeyError, ValueError, NewerVersion) as error:
@@ -346,7 +346,7 @@ def read_dead_letter(letter_id: bytes, entry: Mapping[bytes, bytes]) -> DeadLett
     """
     version: bytes = entry.get(b"v", b"1")
     if version.isdigit():  # else the message died of it
-        check_version(version, f"dead letter {text(letter_id)}")
+        check_version(version, VERSION, f"dead letter {text(letter_id)}")
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
     body: Any = entry.get(b"body")
     with suppress(InvalidBody):

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from .keys import Keys
 from .pipeline import Durability, Pipeline
-from .records import Message, check_version, entry_id, fields, read_id, read_message, text
+from .records import LAYOUT, VERSION, Message, check_version, entry_id, fields, read_id, read_message, text
 from .retention import Retention
 
 Settlement = Literal["consume", "release", "too_new", "fail", "reject"]
@@ -296,7 +296,7 @@ def _count(answer: list[Any]) -> int:
 
 def _beat(answer: list[Any]) -> Beat:
     if answer[0] == b"newer":
-        check_version(answer[1], "what this agent has in Redis")
+        check_version(answer[1], LAYOUT, "what this agent has in Redis")
     return Beat(text(answer[0]), int(answer[1]), text(answer[2]) if len(answer) > 2 else "")
 
 
@@ -314,7 +314,7 @@ def _enqueued(answer: list[Any]) -> Enqueued | Answer:
 
 def _requeued(answer: list[Any]) -> tuple[str, int] | None:
     if answer[0] == b"newer":
-        check_version(answer[1], "the dead letter")
+        check_version(answer[1], VERSION, "the dead letter")
     return (text(answer[1]), read_id(text(answer[2]))) if answer[0] == b"ok" else None
 
 

@@ -9,14 +9,14 @@ local worker, incarnation, lease = ARGV[1], ARGV[2], ARGV[3]
 local key = G .. ':worker:' .. worker
 local status = 'ok'
 
-local version = call('HGET', G, 'version') or VERSION
-if too_new(version) then return { 'newer', version } end
+local version = call('HGET', G, 'version') or LAYOUT
+if too_new(version, LAYOUT) then return { 'newer', version } end
 if call('TYPE', key).ok ~= 'hash' then call('DEL', key) end -- nothing, or what no script wrote
 local current = tonumber(call('HGET', key, 'incarnation') or nil)
 
 if incarnation ~= '' and call('HGET', G, 'instance') ~= ARGV[4] then return { 'emptied', incarnation } end
 call('HSETNX', G, 'instance', ARGV[4])
-call('HSETNX', G, 'version', VERSION)
+call('HSETNX', G, 'version', LAYOUT)
 if incarnation == '' then
   incarnation = string.format('%d', tick())
   if call('EXISTS', READY) == 0 or #call('XINFO', 'GROUPS', READY) == 0 then

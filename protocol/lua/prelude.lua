@@ -5,7 +5,8 @@
 local G = KEYS[1]
 local call = redis.call
 
-local VERSION = 1 -- of what is written here, as VERSION in records.py: what has a newer one is not for this greenroom
+-- As in records.py: of each message, and of all that an agent has here. What is newer is not for this greenroom.
+local VERSION, LAYOUT = 1, 1
 local TOO_NEW_MS = 500 -- after how long a room with such a message is looked at again, by whichever worker
 local FORGET_S = 60 -- how long a room's hash outlives its work, for requests that are sent again
 local CLAIMS_BYTES = 512 -- of the claims of a ready entry that are remembered, about a dozen
@@ -334,8 +335,8 @@ local function bury(h)
   if abort == 'interrupt' then consume(h, id, ticket, seq) end
 end
 
--- Whether a record, as a flat list or by its version alone, was written by a newer greenroom.
-local function too_new(version) return (tonumber(version) or 0) > VERSION end
+-- Whether something of this version was written by a newer greenroom than one that knows versions up to `known`.
+local function too_new(version, known) return (tonumber(version) or 0) > known end
 local function version_of(fields)
   for i = 1, #fields, 2 do
     if fields[i] == 'v' then return fields[i + 1] end
@@ -375,7 +376,7 @@ local function take(h, ask)
     elseif h.retry_at and ms_of(h.retry_at) > now_ms then
       h.phase = 'backoff'
       answer = 'backoff ' .. (ms_of(h.retry_at) - now_ms)
-    elseif too_new(version_of(head[2])) then
+    elseif too_new(version_of(head[2]), VERSION) then
       put_off(h, head[1], 'written by a newer greenroom: upgrade this worker', TOO_NEW_MS)
       return give_back(h, ask.request)
     elseif (tonumber(h.attempt) or 0) >= tonumber(ask.max_attempts) then

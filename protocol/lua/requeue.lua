@@ -11,7 +11,7 @@ if before then
 end
 local entry = call('XRANGE', G .. ':dead', entry_id, entry_id)[1]
 if not entry then return { 'unknown', '' } end
-if too_new(version_of(entry[2])) then return { 'newer', version_of(entry[2]) } end
+if too_new(version_of(entry[2]), VERSION) then return { 'newer', version_of(entry[2]) } end
 
 local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end

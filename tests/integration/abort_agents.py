@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from greenroom import Agent, Cycle, Interruption, Message, OutcomeUnknown, ThreadCycle, idempotent
-from integration.abort_signals import POINTS, Calls, Points, note, read_journal
+from integration.abort_signals import POINTS, Calls, Points, note, read_journal, watch_awaits
 
 CHUNKS = ("one", "left", "right", "paid", "two", "three")  # left and right in any order
 STEPS = {"look": "again", "left": "again", "right": "raise", "pay": "raise", "file": "raise"}  # if their outcome is unknown
@@ -229,3 +229,18 @@ class UninterruptibleCoroutine(CoroutineAgent):
 
 class UninterruptibleFunction(FunctionAgent):
     interruptible = False
+
+
+class IsolatedFunction(FunctionAgent):
+    isolation = "process"
+    max_processes = 4
+
+
+class IsolatedCoroutine(CoroutineAgent):
+    isolation = "process"
+    max_processes = 4
+
+    async def respond(self, message: Message, cycle: Cycle) -> Any:
+        """In a task that begins when the child's loop is watched."""
+        watch_awaits(asyncio.get_running_loop())
+        return await asyncio.create_task(super().respond(message, cycle))

@@ -34,8 +34,8 @@ from greenroom.protocol.records import text
 
 
 def note(body: dict[str, Any], room: str, what: str, **facts: Any) -> None:
-    """Write one line, whole, with the time in ns of the clock that all processes of this machine share."""
-    line = json.dumps({"what": what, "ns": time.monotonic_ns(), **facts}) + "\n"
+    """Write one line, whole, with the process and the time in ns of the clock that all processes of this machine share."""
+    line = json.dumps({"what": what, "ns": time.monotonic_ns(), "pid": os.getpid(), **facts}) + "\n"
     file = os.open(f"{body['journal']}/{room}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(file, line.encode())

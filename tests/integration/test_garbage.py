@@ -216,7 +216,7 @@ class Scene:
     def __init__(self, running: Running, director: Director, client: Client) -> None:
         agent_class = director.agent(max_attempts=2, abort_timeout=timedelta(seconds=1))
         self.systems = [running(agent_class) for _ in range(2)]
-        self.client = client
+        self.client, self.director = client, director
         client.stop("stopped")
         client.send("stopped", "kept")
         assert client.ask("idle", "hello") == "hello"
@@ -235,6 +235,7 @@ class Scene:
         client.stop(everywhere=True)
         run.wait_cancelled()
         client.play(everywhere=True)
+        self.director.run("live")  # it is replayed: an interrupt before the stop was through would do nothing
         client.interrupt("live")
         wait_output(client, "live", lambda output: output.kind is Kind.REPLY and output.body == "next")
         assert client.status("stopped").waiting == 1

@@ -25,7 +25,7 @@ from integration.isolated_agents import Isolated
 from helpers import unique
 
 OLD, NEW = 1, 2
-LINE = "local VERSION = 1 "
+LINE = "local VERSION, LAYOUT = 1, 1\n"
 APP = f"""
 import os
 from greenroom import Agent
@@ -33,7 +33,7 @@ from greenroom.protocol import records, scripts
 
 RECORDS, STATE = int(os.environ["RECORDS"]), int(os.environ["STATE"])
 whole = scripts._script
-scripts._script = lambda name, text: whole(name, text.replace({LINE!r}, f"local VERSION = {{RECORDS}} "))
+scripts._script = lambda name, text: whole(name, text.replace({LINE!r}, f"local VERSION, LAYOUT = {{RECORDS}}, 1\\n"))
 records.VERSION = RECORDS
 
 class Echo(Agent):
@@ -70,7 +70,7 @@ def begin(tmp_path: Path, redis_url: str, agent: str) -> Iterator[Begin]:
 @pytest.fixture
 def send_newer(redis: redis_py.Redis, keys: Keys) -> Callable[[str, Any], int]:
     """Sends a message as a client of a newer greenroom does; answers its id."""
-    enqueue: Any = redis.register_script(scripts()["enqueue"].text.replace(LINE, f"local VERSION = {NEW} "))
+    enqueue: Any = redis.register_script(scripts()["enqueue"].text.replace(LINE, f"local VERSION, LAYOUT = {NEW}, 1\n"))
 
     def send(room: str, body: Any) -> int:
         _, entry, _ = enqueue(keys=[keys.root], args=[room, unique("key"), 60, 1000, codec.encode(body)])
@@ -94,8 +94,9 @@ def replies(client: Client, room: str) -> list[Any]:
     return [output.body for output in client.outputs(room) if output.kind is Kind.REPLY]
 
 
-def test_scripts_and_python_know_the_same_version() -> None:
-    assert all(f"local VERSION = {records.VERSION} " in script.text for script in scripts().values())
+def test_scripts_and_python_know_the_same_versions() -> None:
+    line = f"local VERSION, LAYOUT = {records.VERSION}, {records.LAYOUT}\n"
+    assert all(line in script.text for script in scripts().values())
 
 
 # Messages. ------------------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ def test_a_worker_refuses_data_of_a_newer_version_and_writes_nothing(
 ) -> None:
     """row 50"""
     redis.hset(keys.root, "version", NEW)
-    with pytest.raises(NewerVersion, match="version 2 of its records, here 1"):
+    with pytest.raises(NewerVersion, match="version 2, here 1"):
         ActorSystem(director.agent(), agent=keys.agent, redis=redis_url).start()
     process = begin()
     assert process.exit_code() == 3

@@ -21,6 +21,7 @@ from greenroom.protocol.acl import Role, command_line, user_name
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer, find_cli
 from integration.agents import Director, abandon, wait_event, wait_output
+from integration.clustered import ask, clustered
 from integration.servers import server_executables
 
 from helpers import unique
@@ -384,3 +385,25 @@ def test_an_agent_whose_name_is_a_pattern_has_no_other_s_keys(secured: Secured) 
     other = unique("abc")
     with Client(other, redis=secured.url(Role.OPERATOR, greedy)) as client, pytest.raises(RedisRefused):
         client.status("42")
+
+
+def test_in_a_cluster_each_user_finds_the_node_of_its_agent(tmp_path: Path, director: Director) -> None:
+    """row 48"""
+    with clustered(tmp_path) as cluster:
+        agent = cluster.agent_on(cluster.primaries[1])
+        for node in cluster.nodes:
+            for role in Role:
+                ask(node, *shlex.split(command_line(agent, role, "secret")))
+        hosts = f"127.0.0.1:{cluster.primaries[0].port}"
+        url = {role: f"cluster://{user_name(agent, role)}:secret@{hosts}" for role in Role}
+        with (
+            ActorSystem(director.agent(), agent=agent, redis=url[Role.WORKER]),
+            Client(agent, redis=url[Role.OPERATOR]) as client,
+            Client(agent, redis=url[Role.OBSERVER]) as observer,
+        ):
+            assert client.ask("42", "hello") == "hello"
+            assert observer.overview().workers
+            with pytest.raises(RedisRefused, match="refuses access"):
+                observer.stop("42")
+        for role in Role:
+            assert execute(["doctor", agent, "--redis", url[role]]) == 0

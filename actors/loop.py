@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..protocol.log import log
@@ -52,7 +53,8 @@ class LoopThread:
 
     def end(self) -> None:
         """As ``stop``, without waiting for it; also from the loop itself."""
-        self.loop.call_soon_threadsafe(self._finish)
+        with suppress(RuntimeError):  # it has ended already
+            self.loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
         self._stopping = True  # not earlier: a stop that is still to come would end the clean-up

@@ -34,9 +34,9 @@ Check = Callable[..., int]
 
 @pytest.fixture
 def probes() -> Iterator[Path]:
-    """A directory that is not there yet, with a short name: pytest's own are too long for a socket."""
-    with tempfile.TemporaryDirectory(prefix="probes", dir="/tmp") as folder:  # not everywhere is it short elsewhere
-        yield Path(folder) / "p"
+    """Not in the test's own directory: a socket's path must be short, and those are long."""
+    with tempfile.TemporaryDirectory(prefix="greenroom-") as folder:
+        yield Path(folder) / "probes"
 
 
 @pytest.fixture

@@ -210,7 +210,7 @@ def test_a_certificate_that_cannot_be_used_is_wrong_usage(
 def test_a_certificate_that_is_not_checked_is_found_out(
     server: Node, certificates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for unchecked in ({"ssl_cert_reqs": "none"}, {"ssl_check_hostname": "false"}):
+    for unchecked in ({"ssl_cert_reqs": "none", "ssl_check_hostname": "false"}, {"ssl_check_hostname": "false"}):
         url = f"rediss://127.0.0.1:{server.port}/0?{options(certificates, **unchecked)}"
         assert execute(["doctor", "--redis", url]) == 0
         assert "certificate is not checked" in capsys.readouterr().out

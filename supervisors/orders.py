@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 EARLY_S = 5.0
-HEED_S = 0.5
+LOOK_S = 0.5
 STDERR = 2
 
 
@@ -55,24 +55,23 @@ class Orders:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def next_event(self, timeout_s: float | None = None) -> object:
-        """Wait for the next of the events; None when none came in time.
-
-        A signal may be delivered to another thread, as when this one has just got another signal and not handled it yet. Python
-        then handles it when this thread runs next, which it would not do by itself: so it does, now and then.
-        """
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            wait_s = HEED_S if end_s is None else min(HEED_S, max(0.0, end_s - time.monotonic()))
-            try:
-                return self.events.get(timeout=wait_s)
-            except Empty:
-                if end_s is not None and time.monotonic() >= end_s:
-                    return None
-
     def begin(self) -> None:
         """From now on somebody takes the events."""
         self._begun = True
+
+    def next(self, due_s: float | None = None) -> object:
+        """The next event; None when it is ``due_s`` by the monotonic clock before there is one. For the main thread.
+
+        It wakes every half second: while one signal is pending the kernel hands the next to any thread, and that does not wake
+        this one, which alone runs Python's handlers.
+        """
+        while True:
+            left_s = LOOK_S if due_s is None else min(LOOK_S, due_s - time.monotonic())
+            try:
+                return self.events.get(timeout=max(0.0, left_s))
+            except Empty:
+                if due_s is not None and time.monotonic() >= due_s:
+                    return None
 
     def _signalled(self, number: int, _frame: object) -> None:
         if os.getpid() != self._pid:  # a fork that the agent's code has made: it has nobody to tell, and is to end

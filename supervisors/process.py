@@ -145,7 +145,7 @@ def run_process(system: Runnable, grace: timedelta = DEFAULT_GRACE, orders: Orde
 
 def _conduct(system: Runnable, grace: timedelta, orders: Orders, notifier: Notifier) -> tuple[ExitCode, str]:
     told = ready = ended = stopping = False
-    while not isinstance(event := orders.next_event(), _Over):
+    while not isinstance(event := orders.next(), _Over):
         if event is Order.FORCE:
             return ExitCode.FAILED, "forced to end by a second signal: what is in flight is replayed when its lease has run out"
         if event is Order.DUMP:

@@ -168,8 +168,7 @@ class Processes:
     def _next_event(self) -> object:
         """What has happened, or None when it is time to do something."""
         times = [child.start_at_s for child in self._children] + [self._kill_at_s, self._look_at_s]
-        due = min((at for at in times if at is not None), default=None)
-        return self._orders.next_event(None if due is None else max(0.0, due - time.monotonic()))
+        return self._orders.next(min((at for at in times if at is not None), default=None))
 
     def _take(self, event: object) -> None:
         if isinstance(event, _ChildEnded):

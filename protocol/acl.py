@@ -35,7 +35,7 @@ _SENDS = (
     *("xack", "xadd", "xdel", "xtrim", "zadd", "zrem"),
 )
 _WORKS = (
-    *("del", "pexpire", "type", "xclaim", "xreadgroup"),
+    *("del", "pexpire", "pttl", "type", "xclaim", "xreadgroup"),
     *("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xinfo|groups"),
 )
 
@@ -91,7 +91,8 @@ def _word(text: str) -> str:
 # What each command is tried with: a dot stands for a key of the agent, and for a channel.
 _TRIED_WITH = {
     **dict.fromkeys(
-        ("exists", "get", "hgetall", "hkeys", "scard", "smembers", "type", "zcard", "xlen", "subscribe", "unsubscribe"), "."
+        ("exists", "get", "hgetall", "hkeys", "pttl", "scard", "smembers", "type", "zcard", "xlen", "subscribe", "unsubscribe"),
+        ".",
     ),
     **dict.fromkeys(("del", "persist", "unlink", "xinfo|groups"), "."),
     **dict.fromkeys(

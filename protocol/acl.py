@@ -35,7 +35,7 @@ _SENDS = (
     *("xack", "xadd", "xdel", "xtrim", "zadd", "zrem"),
 )
 _WORKS = (
-    *("del", "pexpire", "xclaim", "xreadgroup"),
+    *("del", "pexpire", "pttl", "xclaim", "xreadgroup"),
     *("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xinfo|groups"),
 )
 
@@ -90,7 +90,7 @@ def _word(text: str) -> str:
 
 # What each command is tried with: a dot stands for a key of the agent, and for a channel.
 _TRIED_WITH = {
-    **dict.fromkeys(("exists", "get", "hgetall", "hkeys", "hlen", "scard", "smembers", "strlen", "ttl", "type"), "."),
+    **dict.fromkeys(("exists", "get", "hgetall", "hkeys", "hlen", "pttl", "scard", "smembers", "strlen", "ttl", "type"), "."),
     **dict.fromkeys(("subscribe", "unsubscribe", "xlen", "zcard"), "."),
     **dict.fromkeys(("del", "persist", "unlink", "xinfo|groups"), "."),
     **dict.fromkeys(("hget", "hexists", "hmget", "hdel", "sadd", "sismember", "srem", "zmscore", "zrem"), ". 1"),

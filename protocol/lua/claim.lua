@@ -7,8 +7,8 @@
 -- Events: cycle.crashed, cycle.stopped, cycle.interrupted, message.dead, of the cycle found there; message.newer
 local room, worker, incarnation, ready, request = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
-local current = call('HGET', G .. ':worker:' .. worker, 'incarnation')
-if (tonumber(current or nil) or 0) > tonumber(incarnation) then return { 'superseded', current } end
+local current = whole(call('HGET', G .. ':worker:' .. worker, 'incarnation'))
+if current and current > tonumber(incarnation) then return { 'superseded', string.format('%.0f', current) } end
 local h = load(room)
 local before = answered(h, request)
 if before then return before end

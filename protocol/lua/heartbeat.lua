@@ -12,7 +12,7 @@ local status = 'ok'
 local version = call('HGET', G, 'version') or LAYOUT
 if too_new(version, LAYOUT) then return { 'newer', version } end
 if call('TYPE', key).ok ~= 'hash' then call('DEL', key) end -- nothing, or what no script wrote
-local current = tonumber(call('HGET', key, 'incarnation') or nil)
+local current = whole(call('HGET', key, 'incarnation'))
 
 if incarnation ~= '' and call('HGET', G, 'instance') ~= ARGV[4] then return { 'emptied', incarnation } end
 call('HSETNX', G, 'instance', ARGV[4])

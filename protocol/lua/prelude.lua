@@ -75,20 +75,23 @@ local function tick()
   return value
 end
 
+-- The whole number that a text says; nil when it is none, or there is no text.
+local function whole(text) return text and text:match('^%d+$') and tonumber(text) or nil end
+
 -- What G says for nearly every script, read once: the mode, and what is to be kept.
 local about_agent = nil
 local function of_agent()
   if not about_agent then
     local v = call('HMGET', G, 'mode', 'keep_outbox', 'keep_outbox_s', 'keep_events')
-    about_agent = { mode = v[1] or nil, outbox = tonumber(v[2] or KEEP.outbox), outbox_s = tonumber(v[3] or KEEP.outbox_s),
-      events = tonumber(v[4] or KEEP.events) }
+    about_agent = { mode = v[1] or nil, outbox = whole(v[2]) or KEEP.outbox, outbox_s = whole(v[3]) or KEEP.outbox_s,
+      events = whole(v[4]) or KEEP.events }
   end
   return about_agent
 end
 local function agent_mode() return of_agent().mode end
 
 -- What few scripts ask for; nil: for ever.
-local function kept(what) return tonumber(call('HGET', G, 'keep_' .. what) or KEEP[what]) end
+local function kept(what) return whole(call('HGET', G, 'keep_' .. what)) or KEEP[what] end
 
 -- Hand-written control entries are handled once and in order, whoever reads them: a cursor in G says how far. Answers
 -- whether this one was handled before, and moves the cursor.

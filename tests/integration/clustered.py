@@ -79,7 +79,7 @@ def _share(slot: int) -> int:
 
 def ask(node: Node, *words: Any) -> Any:
     """What the node answers, as bytes."""
-    with redis_py.Redis(port=node.port, protocol=2, socket_timeout=10) as plain:
+    with redis_py.Redis(port=node.port, protocol=2, socket_timeout=10, **node.options) as plain:
         connection: Any = plain
         return connection.execute_command(*words, NEVER_DECODE=True)
 
@@ -94,10 +94,14 @@ def _is_in(node: Node, count: int) -> bool:
 
 
 @contextmanager
-def clustered(folder: Path, *, replicas: int = 0) -> Iterator[Cluster]:
-    """Three primaries that know one another, each with a third of the slots, and ``replicas`` of the first of them."""
+def clustered(folder: Path, *, replicas: int = 0, tls: Path | None = None, executable: Path | None = None) -> Iterator[Cluster]:
+    """Three primaries that know one another, each with a third of the slots, and ``replicas`` of the first of them. With
+    ``tls``, a folder of certificates, they speak nothing else, also to one another.
+    """
     with ExitStack() as stack:
-        nodes = [Node(folder, *LINES, port=_free_port()) for _ in range(PRIMARIES + replicas)]
+        lines = [*LINES, *(["tls-cluster yes"] if tls else [])]
+        count = PRIMARIES + replicas
+        nodes = [Node(folder, *lines, port=_free_port(), tls=tls, executable=executable) for _ in range(count)]
         for node in nodes:
             stack.callback(node.kill)
             node.start()

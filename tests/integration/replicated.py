@@ -52,10 +52,11 @@ class Node:
         self._config.write_text("\n".join([*base, *ports, *lines, ""]))
         self._process: subprocess.Popen[bytes] | None = None
         reading: dict[str, Any] = {"decode_responses": True, "encoding_errors": "replace", "protocol": 2}  # bodies are binary
+        self.options: dict[str, Any] = {}  # of connections to it
         if tls:
-            reading |= {"ssl": True, "ssl_ca_certs": tls / "ca.crt", "ssl_certfile": tls / "client.crt"}
-            reading |= {"ssl_keyfile": tls / "client.key", "ssl_check_hostname": False}
-        self.redis = redis_py.Redis(port=self.port, socket_timeout=5, retry=Retry(NoBackoff(), 0), **reading)
+            files = {"ssl_ca_certs": tls / "ca.crt", "ssl_certfile": tls / "client.crt", "ssl_keyfile": tls / "client.key"}
+            self.options = {"ssl": True, "ssl_check_hostname": False, **files}
+        self.redis = redis_py.Redis(port=self.port, socket_timeout=5, retry=Retry(NoBackoff(), 0), **reading, **self.options)
 
     @property
     def url(self) -> str:

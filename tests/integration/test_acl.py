@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import shlex
 import subprocess
 import sys
@@ -15,12 +16,13 @@ from urllib.parse import quote
 import pytest
 import redis as redis_py
 
-from greenroom import ActorSystem, Client, Cycle, GreenroomError, Kind, Outcome, RedisRefused
+from greenroom import ActorSystem, Client, Cycle, Event, GreenroomError, Kind, Outcome, Output, RedisRefused, Relay
 from greenroom.cli import execute
 from greenroom.protocol.acl import Role, command_line, user_name
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer, find_cli
-from integration.agents import Director, abandon, eventually, wait_event, wait_output
+from integration.agents import WAIT_S, Director, abandon, eventually, wait_event, wait_output
+from integration.clustered import ask, clustered
 from integration.servers import server_executables
 
 from helpers import unique
@@ -141,6 +143,29 @@ def test_a_worker_lives_a_whole_life_as_its_user_and_an_operator_does_all_that_c
     finally:
         for system in (first, second):
             system.stop(timedelta(0))
+    assert secured.denials() == []
+
+
+def test_a_relay_and_a_listener_run_as_the_worker_and_an_operator_forgets_the_relay(
+    secured: Secured, client: Client, director: Director
+) -> None:
+    """row 48"""
+    handed: queue.SimpleQueue[tuple[str, Output]] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    url = secured.url(Role.WORKER)
+
+    def deliver(room: str, output: Output) -> None:
+        handed.put((room, output))
+
+    with ActorSystem(director.agent(), agent=secured.agent, redis=url) as system:
+        remove = system.on("cycle.committed", heard.put)
+        with Relay(secured.agent, deliver, redis=url):
+            client.send("42", "hello")
+            room, output = handed.get(timeout=WAIT_S)
+            assert (room, output.body) == ("42", "hello")
+        assert heard.get(timeout=WAIT_S).room == "42"
+        remove()
+        client.forget_relay("relay")
     assert secured.denials() == []
 
 
@@ -442,3 +467,25 @@ def test_an_agent_whose_name_is_a_pattern_has_no_other_s_keys(secured: Secured) 
     other = unique("abc")
     with Client(other, redis=secured.url(Role.OPERATOR, greedy)) as client, pytest.raises(RedisRefused):
         client.status("42")
+
+
+def test_in_a_cluster_each_user_finds_the_node_of_its_agent(tmp_path: Path, director: Director) -> None:
+    """row 48"""
+    with clustered(tmp_path) as cluster:
+        agent = cluster.agent_on(cluster.primaries[1])
+        for node in cluster.nodes:
+            for role in Role:
+                ask(node, *shlex.split(command_line(agent, role, "secret")))
+        hosts = f"127.0.0.1:{cluster.primaries[0].port}"
+        url = {role: f"cluster://{user_name(agent, role)}:secret@{hosts}" for role in Role}
+        with (
+            ActorSystem(director.agent(), agent=agent, redis=url[Role.WORKER]),
+            Client(agent, redis=url[Role.OPERATOR]) as client,
+            Client(agent, redis=url[Role.OBSERVER]) as observer,
+        ):
+            assert client.ask("42", "hello") == "hello"
+            assert observer.overview().workers
+            with pytest.raises(RedisRefused, match="refuses access"):
+                observer.stop("42")
+        for role in Role:
+            assert execute(["doctor", agent, "--redis", url[role]]) == 0

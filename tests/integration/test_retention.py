@@ -211,7 +211,7 @@ def test_the_control_stream_is_trimmed_to_what_is_said_once_every_live_worker_ha
     fast, slow = (running(director.agent(), retention=Retention(control=300)) for _ in range(2))
     eventually(lambda: redis.hget(keys.worker(slow.name), "control"), "it has told its place")
     with blocked(slow._control):
-        redis.persist(keys.worker(slow.name))  # its lease would run out, and with it its say
+        redis.expire(keys.worker(slow.name), 3600)  # its lease would run out, and with it its say
         signal_often(client, 6)
         wait_heard(fast)
         eventually(lambda: redis.hget(keys.worker(fast.name), "control") == fast._worker.control_seen, "it is told")

@@ -284,6 +284,19 @@ def test_a_dump_shows_what_an_import_hangs_in(starting: Starting, redis_url: str
     assert process.stop() == 0
 
 
+def test_a_signal_that_another_thread_is_handed_is_heard(starting: Starting, redis_url: str, tmp_path: Path) -> None:
+    """The kernel hands it to the main thread only if that one has no other to handle at that instant."""
+    (tmp_path / "masked.py").write_text(
+        "import signal, threading\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "from app import Echo\n"
+    )
+    process = starting("masked:Echo", "--redis", redis_url)
+    process.wait_line()
+    assert process.stop() == 0
+
+
 def test_forks_of_the_agents_code_end_by_their_own_signals(
     starting: Starting, redis_url: str, client: Client, tmp_path: Path
 ) -> None:

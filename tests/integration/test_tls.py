@@ -15,6 +15,7 @@ import pytest
 from greenroom import ActorSystem, AsyncClient, Client, InvalidRequest, Kind, Outcome, RedisError, RedisRefused
 from greenroom.cli import execute
 from integration.agents import Director, eventually, wait_output
+from integration.clustered import clustered
 from integration.command import Process
 from integration.replicated import NAME, Node
 from integration.servers import server_executables
@@ -209,7 +210,7 @@ def test_a_certificate_that_cannot_be_used_is_wrong_usage(
 def test_a_certificate_that_is_not_checked_is_found_out(
     server: Node, certificates: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for unchecked in ({"ssl_cert_reqs": "none"}, {"ssl_check_hostname": "false"}):
+    for unchecked in ({"ssl_cert_reqs": "none", "ssl_check_hostname": "false"}, {"ssl_check_hostname": "false"}):
         url = f"rediss://127.0.0.1:{server.port}/0?{options(certificates, **unchecked)}"
         assert execute(["doctor", "--redis", url]) == 0
         assert "certificate is not checked" in capsys.readouterr().out
@@ -234,3 +235,15 @@ def test_sentinels_over_tls_name_a_primary_that_speaks_tls(
         for bad in (wrong, f"sentinel://{hosts}/{NAME}"):
             with pytest.raises(RedisError):
                 ActorSystem(director.agent(), agent=agent, redis=bad).start()
+
+
+def test_a_cluster_over_tls_is_followed(certificates: Path, tmp_path: Path, director: Director) -> None:
+    with clustered(tmp_path, tls=certificates, executable=tls_server()) as cluster:
+        hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster.primaries)
+        url = f"clusters://{hosts}?{options(certificates)}"
+        for node in cluster.primaries:
+            agent = cluster.agent_on(node)
+            with ActorSystem(director.agent(), agent=agent, redis=url), Client(agent, redis=url) as client:
+                assert client.ask("42", "hello") == "hello"
+        with pytest.raises(RedisError):
+            ActorSystem(director.agent(), agent=agent, redis=f"clusters://{hosts}?{options(certificates, 'other-ca')}").start()

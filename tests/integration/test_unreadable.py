@@ -12,9 +12,10 @@ import msgpack
 import pytest
 import redis as redis_py
 
-from greenroom import ActorSystem, Client, Conflict, Kind, NotFound, RedisRefused
+from greenroom import ActorSystem, Client, Conflict, Kind, NotFound, Outcome, RedisRefused, Retention
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
+from greenroom.supervisors import housekeeper
 from integration.agents import Director, events, eventually, wait_event, wait_output
 from integration.conftest import Running
 
@@ -314,3 +315,33 @@ def test_an_answer_on_record_that_is_none_is_its_caller_s_trouble_only(
     with pytest.raises((RedisRefused, Conflict)):
         client.stop("42", cid="mine")
     assert client.stop("42", cid="other")[0].room == "42"
+
+
+def test_the_sweep_goes_on_beside_what_it_cannot_read(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """row 15: of workers that are none, and rooms that are broken"""
+    monkeypatch.setattr(housekeeper, "ROUND_S", 0.05)
+    poison(redis, keys, "broken")
+    redis.set(keys.worker("text"), "no hash")
+    redis.hset(keys.worker("for ever"), "incarnation", "1")
+    redis.sadd(keys.workers, "text", "for ever")
+    redis.zadd(keys.rooms, {"broken": 1, "idle": 2})
+    redis.set(keys.state("idle"), b"\x01")
+    for n in range(1200):
+        redis.xadd(keys.control, {"mode": "none", "n": n})
+    running(director.agent(), retention=Retention(control=100, idle_rooms=timedelta(seconds=1)))
+    wait_event(redis, keys.agent, "room.forgotten", room="idle")
+    eventually(lambda: redis.xlen(keys.control) < 400, "the control stream is trimmed")
+
+
+@pytest.mark.parametrize("value", ["many", "", "-1", "nan", "1e3", " 5"])
+def test_a_limit_that_is_no_number_is_the_default(value: str, client: Client, redis: redis_py.Redis, keys: Keys) -> None:
+    """row 15: it keeps no signal and no message from going through"""
+    redis.hset(
+        keys.root, mapping={f"keep_{what}": value for what in ("outbox", "outbox_s", "events", "control", "receipts_s", "dead")}
+    )
+    client.send("42", "hello")
+    assert client.stop("42")[0].outcome is Outcome.APPLIED
+    client.discard("42", client.send("42", "dropped"))
+    assert 86_000 < redis.ttl(f"{keys.root}:signal:{client.stop('43')[0].cid}") <= 86_400

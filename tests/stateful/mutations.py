@@ -53,7 +53,7 @@ MUTATIONS = (
     Mutation("any ticket is the live one", 5, "prelude", "if h.cycle ~= ticket then return 'fenced' end", ""),
     Mutation("a zombie settles", 5, "settle", "if h.cycle ~= ticket then return { 'fenced', '' } end", ""),
     Mutation("any worker claims", 5, "claim", "ready, ready, 1, worker) == 0 then", "ready, ready, 1, worker) < 0 then"),
-    Mutation("an old incarnation claims", 5, "claim", "if (tonumber(current or nil) or 0) >", "if 0 >"),
+    Mutation("an old incarnation claims", 5, "claim", "if current and current >", "if false and nil >"),
     Mutation("a late claim claims again", 5, "claim", "if (' ' .. claims .. ' '):find(", "if (' '):find("),
     Mutation("a stop costs an attempt", 6, "settle", "h.attempt = tostring(attempt - 1)", ""),
     Mutation("a stop before a crash costs an attempt", 6, "prelude", "h.attempt = h.attempt - 1", ""),
@@ -110,7 +110,7 @@ MUTATIONS = (
     ),
     Mutation("two processes of a relay hand over", 12, "relay", "if holder and holder ~= token then", "if false then"),
     Mutation("a forgotten relay stays registered", 12, "forget_relay", "call('HDEL', RELAYS, name)", "call('EXISTS', RELAYS)"),
-    Mutation("a room with work is forgotten", 9, "sweep", "if is_in_use(room) then", "if false then"),
+    Mutation("a room with work is forgotten", 9, "sweep", "if used or not fine then", "if false then"),
     Mutation("an idle room's state stays", 10, "sweep", "call('UNLINK', room_key(room) .. ':state')", ""),
     Mutation(
         "a room with outputs for a relay is forgotten",

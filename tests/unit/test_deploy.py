@@ -86,6 +86,9 @@ def test_the_manifest_can_be_read_and_its_probes_ask_what_they_should() -> None:
     assert worker["args"][:2] == ["run", "support_agent:Support"]
     asked = {name: worker[name]["exec"]["command"][2:] for name in ("startupProbe", "readinessProbe", "livenessProbe")}
     assert asked == {"startupProbe": ["--ready"], "readinessProbe": ["--ready"], "livenessProbe": ["--live"]}
+    [probes] = re.findall(r"GREENROOM_PROBES=(\S+)", text("Dockerfile"))
+    [mount] = worker["volumeMounts"]
+    assert Path(probes).is_relative_to(mount["mountPath"])  # the rest can only be read
     secrets = [each["name"] for each in worker["env"] if "secretKeyRef" in each.get("valueFrom", {})]
     assert secrets == ["GREENROOM_REDIS_URL"]
     assert pod["securityContext"]["runAsUser"] == 10001

@@ -14,10 +14,11 @@ from ..protocol.errors import GreenroomError
 from ..protocol.log import log
 from ..protocol.store import DELETE_STATE, KEEP_STATE, Answer, Grant, Store
 from .agent import AgentSpec
+from .counts import Counts
 from .link import CycleLink
 from .loop import LoopThread
 from .loop_actor import LoopActor, tell
-from .runner import Aborted, Run, Runner
+from .runner import Aborted, Run, Runner, names
 from .slots import Slots
 from .transitions import (
     Abort,
@@ -63,6 +64,7 @@ class RoomContext:
     slots: Slots
     worker: str
     incarnation: int = 0
+    counts: Counts = field(default_factory=Counts)
     active: dict[str, str] = field(default_factory=dict)  # the rooms at work here, and the ready entry of each
     detached: int = 0  # cycles whose code was left behind, still running
 
@@ -72,6 +74,11 @@ class _Broken:
     """The store could not answer."""
 
     error: BaseException
+
+
+def names_of(room: str, grant: Grant | None) -> dict[str, object]:
+    """What a line of the log says of a room and its cycle, if one was granted."""
+    return {"room": room} if grant is None else names(grant.message, grant.ticket)
 
 
 class Room(LoopActor):
@@ -88,6 +95,7 @@ class Room(LoopActor):
         self._link: CycleLink | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._began_s: float | None = None  # when the cycle's code did, while it runs
         self.since_s = self.loop.loop.time()  # when the machine came into its state
         self._has_slot = True
         self._turns = 0  # cycles since the claim
@@ -102,6 +110,7 @@ class Room(LoopActor):
         if isinstance(message, _Broken):
             raise message.error
         if isinstance(message, Taken):
+            self._count(message.answer)
             self._keep_state(message.answer)
         self.machine.give_way = self._turns >= TURNS and not self._context.slots.free
         before = self.machine.state
@@ -154,6 +163,13 @@ class Room(LoopActor):
             case Crash():
                 raise CycleFailed(effect.error)
 
+    def _count(self, answer: Grant | Answer) -> None:
+        counts = self._context.counts
+        if answer.happened:
+            counts.happened(answer.happened)
+        elif isinstance(answer, Answer) and answer.word == "fenced":
+            counts.fenced += 1
+
     def _keep_state(self, answer: Grant | Answer) -> None:
         """What was committed is the room's state from now on; a claim answers with what Redis has."""
         refused = isinstance(answer, Answer) and answer.word in ("fenced", "interrupt", "stop", "refused")
@@ -193,6 +209,7 @@ class Room(LoopActor):
             self.room,
             grant.ticket,
             self._refused,
+            self._warn_of_shield,
             interval_s=spec.chunk_interval_s,
             shield_warning_s=spec.shield_warning_s,
             remember=bool(spec.hooks),
@@ -202,11 +219,17 @@ class Room(LoopActor):
         if spec.max_cycle_s is not None:
             overdue = Overdue(grant.ticket, f"it ran longer than max_cycle, {spec.max_cycle_s:g} s")
             self._watchdog = self.loop.loop.call_later(spec.max_cycle_s, tell, self.actor_ref, overdue)
+        self._began_s = self.loop.loop.time()
+        context.counts.in_flight += 1
         self._run = context.runner.start(grant.message, self._state, link, self._report)
 
     def _end_cycle(self) -> None:
         """The cycle's code has ended, or is not waited for any more."""
         self._run = None
+        if self._began_s is not None:
+            self._context.counts.in_flight -= 1
+            self._context.counts.cycle_s.observe(self.loop.loop.time() - self._began_s)
+            self._began_s = None
         if self._link is not None:
             self._link.close()
         if self._watchdog is not None:
@@ -215,7 +238,16 @@ class Room(LoopActor):
     def _report(self, event: Finished | Failed | Cancelled | Closed) -> None:
         tell(self.actor_ref, event)
 
+    def names(self, cid: str = "") -> dict[str, object]:
+        """What a line of the log says of this room and its cycle, if one was granted."""
+        return names_of(self.room, self.machine.grant) | ({"cid": cid} if cid else {})
+
+    def _warn_of_shield(self) -> None:
+        log.warning("shield.long", **self.names(), after_s=self._context.spec.shield_warning_s)
+
     def _refused(self, ticket: int, why: str) -> None:
+        if why == "fenced":
+            self._context.counts.fenced += 1
         tell(self.actor_ref, Refused(ticket, why))
 
     def _abort(self, effect: Abort) -> None:
@@ -230,7 +262,9 @@ class Room(LoopActor):
         code = self._run.leave()
         if code == "detached":
             self._context.detached += 1
-        log.warning(f"cycle.{code}", room=self.room, ticket=ticket, after_s=self._context.spec.abort_timeout_s)
+            log.warning("cycle.detached", **self.names(), after_s=self._context.spec.abort_timeout_s)
+        else:
+            log.warning("cycle.killed", **self.names(), after_s=self._context.spec.abort_timeout_s)
         tell(self.actor_ref, TooSlow(ticket, code))
 
     def _close(self, effect: Close) -> None:
@@ -258,7 +292,7 @@ class Room(LoopActor):
     def _leave_hook(self, aborted: Aborted) -> None:
         if self._run is not None:
             self._run.leave()
-            log.warning("hook.too_slow", hook=f"on_{aborted.abort.mode}", room=self.room, ticket=aborted.ticket)
+            log.warning("hook.too_slow", **self.names(aborted.abort.cid), hook=f"on_{aborted.abort.mode}")
             tell(self.actor_ref, Closed(aborted.ticket, aborted.abort.mode))
 
     def _commit(self, effect: Commit) -> None:
@@ -273,7 +307,7 @@ class Room(LoopActor):
         self._state_next = effect.state
         context = self._context
         if effect.how in ("consume", "release"):
-            log.info("cycle.aborted", room=self.room, ticket=effect.ticket, how=effect.how, code=effect.code)
+            log.info("cycle.aborted", **self.names(), how=effect.how, code=effect.code)
         retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000) if effect.how == "fail" else 0
         call = partial(context.store.settle, self.room, effect.ticket, effect.how, take_next=effect.take_next)
         call = partial(call, terms=context.spec.terms, error=effect.error, retry_ms=retry_ms)

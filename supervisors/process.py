@@ -140,7 +140,7 @@ def _conduct(system: ActorSystem, grace: timedelta, events: _Events) -> tuple[Ex
         if ready and (told or ended) and not stopping:
             stopping = True
             if told:
-                log.info("process.stopping", worker=system.name, grace_s=grace.total_seconds())
+                log.info("process.stopping", grace_s=grace.total_seconds())
             _spawn(_stop, system, grace, events)
     return exit_code(event.error), _words(event.error)
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from queue import Empty
@@ -33,6 +34,7 @@ FORCE_S = EXIT_S + 2.0  # a process that was forced to end needs so long at the 
 @dataclass(slots=True, eq=False)
 class _Child:
     name: str
+    words: tuple[str, ...]
     history: RestartHistory
     process: subprocess.Popen[bytes] | None = None
     lifeline: int = -1  # the only end to write into that there is
@@ -82,10 +84,11 @@ def _pipe() -> tuple[int, int]:
 
 
 class Processes:
-    """Keeps one process for each of ``names`` running, until it is told to end or one of them must not be started again.
+    """Keeps one process for each of ``workers`` running, until it is told to end or one of them must not be started again.
 
     Args:
         command: what starts a worker; ``--name NAME --lifeline FD`` are added.
+        workers: their names, and the words that are added for each.
         environment: of the workers.
         policy: how often each worker may be started again, and when.
     """
@@ -93,7 +96,7 @@ class Processes:
     def __init__(
         self,
         command: Sequence[str],
-        names: Iterable[str],
+        workers: Mapping[str, Sequence[str]],
         orders: Orders,
         *,
         environment: Mapping[str, str],
@@ -103,7 +106,7 @@ class Processes:
         self._environment = dict(environment)
         self._orders = orders
         self._policy = policy
-        self._children = [_Child(name, RestartHistory(policy)) for name in names]
+        self._children = [_Child(name, tuple(words), RestartHistory(policy)) for name, words in workers.items()]
         self._ending = False
         self._code = ExitCode.OK
         self._kill_at_s: float | None = None
@@ -160,7 +163,7 @@ class Processes:
     def _start(self, child: _Child) -> None:
         child.start_at_s = None
         reading, writing = _pipe()
-        command = (*self._command, "--name", child.name, "--lifeline", str(reading))
+        command = (*self._command, *child.words, "--name", child.name, "--lifeline", str(reading))
         try:
             # A session of its own: Ctrl-C in a terminal is for the parent, who passes it on.
             child.process = subprocess.Popen(
@@ -210,7 +213,7 @@ class Processes:
         process.returncode, child.process = code, None  # so that Popen waits for it no more
         os.close(child.lifeline)
         lived_s = round(time.monotonic() - child.started_s, 3)
-        (log.info if code == 0 else log.error)("process.ended", worker=child.name, code=code, after_s=lived_s)
+        log.log(logging.INFO if code == 0 else logging.ERROR, "process.ended", worker=child.name, code=code, after_s=lived_s)
         if self._ending:
             if code != 0 and self._code is ExitCode.OK:
                 self._code = ExitCode.FAILED

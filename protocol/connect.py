@@ -72,7 +72,7 @@ def connect(url: str) -> Redis:
             return _connect_sentinel(url.removeprefix(SENTINEL_SCHEME), options)
         return Redis.from_url(url, **options)
     except (ValueError, TypeError) as error:
-        raise InvalidRequest(f"not a Redis URL: {without_password(url)} ({error})") from None
+        raise InvalidRequest(f"not a Redis URL: {without_password(url)} ({_reason(error, url)})") from None
 
 
 def _connect_sentinel(rest: str, options: dict[str, Any]) -> Redis:
@@ -95,14 +95,23 @@ def _connect_sentinel(rest: str, options: dict[str, Any]) -> Redis:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown: with any password replaced."""
+    """The URL as it may be shown: with any password replaced, also one that should have been escaped and was not."""
     try:
         if not url.startswith(SENTINEL_SCHEME):  # whether urlsplit takes several hosts depends on the Python
             urlsplit(url)
     except ValueError:
         return "(a URL that cannot be read)"
-    shown = re.sub(r"(?<=://)([^/?#:@]*):[^/?#]*@", r"\1:***@", url, count=1)
-    return re.sub(r"(?<=[?&]password=)[^&#]*", "***", shown)
+    shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", shown)
+
+
+def _reason(error: Exception, url: str) -> str:
+    """What an error says of a URL, without what it quotes, which may be a part of the password; but names of options stay."""
+
+    def shown(quoted: re.Match[str]) -> str:
+        return quoted[0] if re.search(rf"[?&]{re.escape(quoted[2])}=", url) else "…"
+
+    return re.sub(r"(['\"])(.*)\1", shown, str(error), flags=re.DOTALL)
 
 
 def translate(error: BaseException) -> RedisError:

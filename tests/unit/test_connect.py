@@ -24,6 +24,13 @@ from greenroom.protocol.primary import PrimaryPool
         ("sentinel://me:hunter2@a:26379,b,[::1]:3/rooms/1", "sentinel://me:***@a:26379,b,[::1]:3/rooms/1"),
         ("sentinel://a,b/rooms", "sentinel://a,b/rooms"),
         ("redis://host/0?password=hunter2&db=1", "redis://host/0?password=***&db=1"),
+        ("redis://host/0?password=hun#ter2", "redis://host/0?password=***"),
+        ("rediss://host/0?ssl_password=hunter2", "rediss://host/0?ssl_password=***"),
+        ("redis://me:hun/ter2@host/0", "redis://me:***@host/0"),
+        ("redis://me:hun?ter2@host/0", "redis://me:***@host/0"),
+        ("redis://:hun#t:er2@host/0", "redis://:***@host/0"),
+        ("me:hunter2@host:6379", "me:***@host:6379"),
+        ("redis:me:hunter2@host", "redis:***@host"),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
@@ -50,12 +57,28 @@ def test_a_url_that_cannot_be_read_is_not_shown_at_all(url: str) -> None:
         "sentinel://me:hunter2@a/rooms/first",
         "sentinel://me:hunter2@a/rooms/1/2",
         "sentinel://me:hunter2@a/rooms?db=1",
+        "sentinel://me:hunter2/1@a/rooms",
+        "me:hunter2@host:6379",
+        "redis://:hunter2/3@host",
+        "redis://:hunter2?3@host",
+        "redis://:hunter2#3@host",
+        "redis://me:hunter2℀@host",
+        "redis://[hunter2]@host",
+        "redis://me:hunter2'\"@host:port",
+        "redis://me:hunter2@host?db=x",
     ],
 )
 def test_what_is_no_redis_url_is_refused_without_showing_a_password(url: str) -> None:
     with pytest.raises(InvalidRequest, match="not a Redis URL") as refused:
         connect(url)
     assert "hunter2" not in str(refused.value)
+
+
+def test_what_is_wrong_with_a_url_is_said() -> None:
+    with pytest.raises(InvalidRequest, match=r"redis://me:\*\*\*@host\?db=x \(.*'db'"):
+        connect("redis://me:hunter2@host?db=x")
+    with pytest.raises(InvalidRequest, match=r"redis://host:port \(Port could not be cast"):
+        connect("redis://host:port")
 
 
 def test_a_sentinel_url_names_sentinels_access_to_redis_and_the_primary() -> None:

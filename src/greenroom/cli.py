@@ -13,9 +13,11 @@ from typing import Annotated, Any, NoReturn, TypeVar, cast
 import typer
 
 from .app_path import load_agent
+from .logs import LogFormat, configure_logging
 from .protocol.asks import no_reply
 from .protocol.client import DEFAULT_REDIS
 from .protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
+from .protocol.log import bound
 from .protocol.records import Kind, Mode
 from .protocol.server import RedisServer
 from .protocol.sync_client import Client
@@ -32,7 +34,17 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .running import URL_VARIABLE, option_words, run_parent, seconds, server_of, using
+from .running import (
+    URL_VARIABLE,
+    metrics_words,
+    option_words,
+    run_parent,
+    seconds,
+    server_of,
+    serving_metrics,
+    using,
+    warn_of_password,
+)
 from .supervisors.orders import Orders
 from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
 from .supervisors.processes import worker_names
@@ -113,6 +125,16 @@ def run(
     ] = 100.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
     log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+    log_format: Annotated[
+        LogFormat | None,
+        _option("--log-format", envvar="GREENROOM_LOG_FORMAT", help="By default console on a terminal, else json."),
+    ] = None,
+    metrics: Annotated[
+        int | None, _option("--metrics", metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port.")
+    ] = None,
+    metrics_host: Annotated[
+        str | None, _option("--metrics-host", metavar="HOST", help="The address for it; 127.0.0.1 by default.")
+    ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
     """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end.
@@ -121,14 +143,17 @@ def run(
     """
     if lifeline is not None:
         label_stderr(str(name))
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=log_level.upper())
+    configure_logging(log_level, log_format)
+    warn_of_password(redis, agent)
     period, lease_period = seconds("--grace", grace), seconds("--lease", lease)
     try:
         with Orders(lifeline) as orders:
             if processes is not None:
                 options = {"max-rooms": max_rooms, "lease": lease, "recovery-rate": recovery_rate, "grace": grace}
-                words = ["--agent", agent, "--log-level", log_level, *option_words(options)]
-                return run_parent([app, *words], agent, worker_names(name, processes), server_of(redis, embedded), orders)
+                words = [app, "--agent", agent, "--log-level", log_level, *option_words(options)]
+                words += ["--log-format", log_format] if log_format else []
+                workers = metrics_words(worker_names(name, processes), metrics, metrics_host)
+                return run_parent(words, agent, workers, server_of(redis, embedded), orders)
             agent_class = load_agent(app)
             with using(server_of(redis, embedded)) as url:
                 system = ActorSystem(
@@ -140,7 +165,8 @@ def run(
                     lease=lease_period,
                     recovery_rate=recovery_rate,
                 )
-                return run_process(system, period, orders)
+                with bound(agent=agent, worker=system.name), serving_metrics(system, metrics, metrics_host):
+                    return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain
         return ExitCode.OK
 

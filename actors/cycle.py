@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import inspect
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ..protocol import codec
-from ..protocol.errors import CycleEnded, GreenroomError, OutcomeUnknown
+from ..protocol.errors import CycleEnded, GreenroomError, InvalidRequest, OutcomeUnknown
 from ..protocol.records import Message
 from .link import BACKLOG, Link
 from .steps import IfUnknown, Steps
-from .threads import in_thread
+from .threads import call
+
+T = TypeVar("T")
+Ask = Callable[..., T]
 
 
 class BaseCycle:
@@ -29,13 +34,16 @@ class BaseCycle:
         state: the room's durable state, yours to change: it is committed with the message, or not at all.
     """
 
-    def __init__(self, agent: str, message: Message, state: Any, link: Link) -> None:
+    def __init__(self, agent: str, message: Message, state: Any, link: Link, *, shielded: bool = False) -> None:
+        """``shielded``: the cycle is, for its whole life."""
         self.message = message
         self.state = state
         self._link = link
-        self._shields = 0
-        self._pushed = 0
         self._steps = Steps(agent, message.id)
+        self._lock = threading.Lock()
+        self._pushed = 0
+        self._shields = int(shielded)  # the blocks that are in it, or on their way in
+        self._shielded = shielded  # whether the shield is up
 
     @property
     def room(self) -> str:
@@ -60,19 +68,38 @@ class BaseCycle:
         """Send a chunk; answer whether so many are on their way that whoever makes them has to wait."""
         data = codec.encode(body)
         self.checkpoint()
-        self._pushed += 1
-        self._link.push(data)
+        with self._lock:
+            self._pushed += 1
+            self._link.push(data)
         return self._pushed - self._link.acked >= BACKLOG
 
-    def _unknown(self, name: str) -> OutcomeUnknown:
-        self._steps.forget(name)
-        return OutcomeUnknown(name, self._steps.key(name))
+    # Blocks may overlap, in tasks or in threads: one counts from before it asks for the shield until after it needs it, and its
+    # counting and asking are one act, so that no other's end takes down what this one has been told is up.
+
+    def _enter_shield(self, ask: Ask[T]) -> T | None:
+        """Count one more block, and ask for the shield unless it is up."""
+        with self._lock:
+            self._shields += 1
+            return None if self._shielded else ask("shield", True)
+
+    def _leave_shield(self, ask: Ask[T]) -> T | None:
+        """Count one block less, and after the last have the shield taken down."""
+        with self._lock:
+            self._shields -= 1
+            if self._shields:
+                return None
+            self._shielded = False
+            return ask("shield", False)
+
+    def _give_up_shield(self) -> None:
+        """The block does not begin; the shield may have come up for it all the same, or may still."""
+        self._leave_shield(partial(self._link.request, _tell_nobody))
 
 
 class Cycle(BaseCycle):
     """A cycle of an agent that runs on the event loop. One loop's tasks may use it, also several at a time."""
 
-    async def _ask(self, what: str, *args: Any) -> bytes | str:
+    def _ask(self, what: str, *args: Any) -> asyncio.Future[bytes | str]:
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[bytes | str] = loop.create_future()
 
@@ -85,7 +112,7 @@ class Cycle(BaseCycle):
                 loop.call_soon_threadsafe(settle, answer, error)
 
         self._link.request(done, what, *args)
-        return await answered
+        return answered
 
     async def flush(self) -> None:
         """Wait until readers have all chunks so far.
@@ -126,8 +153,8 @@ class Cycle(BaseCycle):
 
         Args:
             name: unique within the message; parallel steps are fine.
-            if_unknown: what to do if an earlier cycle began the step and did not live to say how it ended: ``again``, as by
-                default for functions marked ``idempotent``, or ``raise`` OutcomeUnknown, as by default for others.
+            if_unknown: what to do if the step began before, in this cycle or an earlier one, and did not say how it ended:
+                do it ``again``, the default for functions marked ``idempotent``, or ``raise`` OutcomeUnknown, for others.
 
         Raises:
             OutcomeUnknown: see above; nothing was done.
@@ -135,22 +162,25 @@ class Cycle(BaseCycle):
             InvalidBody: it was done, but its result cannot be stored: its outcome counts as unknown.
             CycleEnded: the cycle has been aborted or lost: before the step began, or its result is not on record.
         """
-        answer = await self._ask("step", name, self._steps.begin(name, function, if_unknown), b"")
+        act = self._steps.begin(name, function, if_unknown)
+        with self._steps.beginning(name):
+            answer = await self._ask("step", name, act, b"")
+            if answer == "unknown":
+                raise self._steps.unknown(name)
         if isinstance(answer, bytes):
             return codec.decode(answer)
-        if answer == "unknown":
-            raise self._unknown(name)
-        try:
-            result = await _call(name, self._steps.call(name, function, args), inspect.iscoroutinefunction(function))
-        except OutcomeUnknown:
-            raise
-        except Exception:
-            with suppress(GreenroomError):
-                await self._ask("step", name, "failed", b"")
-                self._steps.forget(name)
-            raise
-        data = codec.encode(result)
-        await self._ask("step", name, "done", data)
+        with self._steps.running(name):
+            try:
+                result = await call(f"greenroom-step-{name}", self._steps.bind(name, function, args))
+            except OutcomeUnknown:
+                raise
+            except Exception:
+                with suppress(GreenroomError):
+                    await self._ask("step", name, "failed", b"")
+                    self._steps.forget(name)
+                raise
+            data = codec.encode(result)
+            await self._ask("step", name, "done", data)
         return codec.decode(data)
 
     @asynccontextmanager
@@ -158,40 +188,45 @@ class Cycle(BaseCycle):
         """A block that interrupt and stop wait for. It may be nested; the outermost end lets them act.
 
         Raises:
-            CycleEnded: at the start, aborted before the shield was up: the block does not run; at the end, by what waited.
+            CycleEnded: at the start, aborted before the shield was up: the block does not run; at the end, by what waited,
+                unless the block raises something itself.
         """
-        if self._shields == 0:
-            await self._ask("shield", True)
-        self._shields += 1
+        if (answered := self._enter_shield(self._ask)) is not None:
+            try:
+                await answered
+            except BaseException:
+                self._give_up_shield()
+                raise
+            self._shielded = True
         try:
             yield
-        finally:
-            self._shields -= 1
-            if self._shields == 0:
-                await self._ask("shield", False)
+        except BaseException:  # first of all what the block has raised, a cancellation above all
+            with suppress(GreenroomError):
+                await self._end_shield()
+            raise
+        await self._end_shield()
 
-
-async def _call(name: str, call: Callable[[], Any], on_loop: bool) -> Any:
-    result = call() if on_loop else await in_thread(f"greenroom-step-{name}", call)
-    return await result if inspect.isawaitable(result) else result
+    async def _end_shield(self) -> None:
+        if (answered := self._leave_shield(self._ask)) is not None:
+            await answered
 
 
 class ThreadCycle(BaseCycle):
     """A cycle of an agent that runs in a thread: the same, with calls that block. Threads of its own may use it, too."""
 
-    def _ask(self, what: str, *args: Any) -> bytes | str:
+    def _ask(self, what: str, *args: Any) -> concurrent.futures.Future[bytes | str]:
         answered: concurrent.futures.Future[bytes | str] = concurrent.futures.Future()
 
         def done(answer: bytes | str, error: BaseException | None) -> None:
             answered.set_result(answer) if error is None else answered.set_exception(error)
 
         self._link.request(done, what, *args)
-        return answered.result()
+        return answered
 
     def flush(self) -> None:
         """As ``Cycle.flush``."""
         if self._pushed > self._link.acked:
-            self._ask("flush")
+            self._ask("flush").result()
 
     def send(self, body: Any) -> None:
         """As ``Cycle.send``."""
@@ -205,33 +240,51 @@ class ThreadCycle(BaseCycle):
 
     def step(self, name: str, function: Callable[..., Any], *args: Any, if_unknown: IfUnknown | None = None) -> Any:
         """As ``Cycle.step``, for plain functions; it runs in the thread that calls."""
-        answer = self._ask("step", name, self._steps.begin(name, function, if_unknown), b"")
+        if inspect.iscoroutinefunction(function):
+            raise InvalidRequest(f"step {name!r}: {function!r} is a coroutine function, and there is no loop in this thread")
+        act = self._steps.begin(name, function, if_unknown)
+        with self._steps.beginning(name):
+            answer = self._ask("step", name, act, b"").result()
+            if answer == "unknown":
+                raise self._steps.unknown(name)
         if isinstance(answer, bytes):
             return codec.decode(answer)
-        if answer == "unknown":
-            raise self._unknown(name)
-        try:
-            result = self._steps.call(name, function, args)()
-        except OutcomeUnknown:
-            raise
-        except Exception:
-            with suppress(GreenroomError):
-                self._ask("step", name, "failed", b"")
-                self._steps.forget(name)
-            raise
-        data = codec.encode(result)
-        self._ask("step", name, "done", data)
+        with self._steps.running(name):
+            try:
+                result = self._steps.bind(name, function, args)()
+            except OutcomeUnknown:
+                raise
+            except Exception:
+                with suppress(GreenroomError):
+                    self._ask("step", name, "failed", b"").result()
+                    self._steps.forget(name)
+                raise
+            data = codec.encode(result)
+            self._ask("step", name, "done", data).result()
         return codec.decode(data)
 
     @contextmanager
     def shield(self) -> Iterator[None]:
         """As ``Cycle.shield``."""
-        if self._shields == 0:
-            self._ask("shield", True)
-        self._shields += 1
+        if (answered := self._enter_shield(self._ask)) is not None:
+            try:
+                answered.result()
+            except BaseException:
+                self._give_up_shield()
+                raise
+            self._shielded = True
         try:
             yield
-        finally:
-            self._shields -= 1
-            if self._shields == 0:
-                self._ask("shield", False)
+        except BaseException:
+            with suppress(GreenroomError):
+                self._end_shield()
+            raise
+        self._end_shield()
+
+    def _end_shield(self) -> None:
+        if (answered := self._leave_shield(self._ask)) is not None:
+            answered.result()
+
+
+def _tell_nobody(answer: bytes | str, error: BaseException | None) -> None:
+    """Nobody waits for it."""

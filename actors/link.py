@@ -98,14 +98,18 @@ class CycleLink:
 
     def _pump(self) -> None:
         """Send what is to be sent now."""
+        if self._control.ending:  # with the worker, and nothing that is asked now, or in flight, is answered any more
+            self.ended, self._in_flight = self.ended or "fenced", False
         if self.ended or self._failure is not None:
             self._buffer.clear()
         if self._in_flight:
             return
         if not self._buffer:
             behind, self._behind = self._behind, []
-            for go_on in behind:
-                go_on(self._failure)
+            if behind:
+                failure, self._failure = self._failure, None  # all who wait are told, and then it has been told
+                for go_on in behind:
+                    go_on(failure)
             return
         loop = self._control.loop
         wait_s = self._next_at_s - loop.time()
@@ -144,7 +148,6 @@ class CycleLink:
         def go_on(failure: BaseException | None) -> None:
             failure = CycleEnded(self.ended) if self.ended else failure
             if failure is not None or what == "flush":
-                self._failure = None  # it has been told
                 done("", failure)
             else:
                 self._ask(what, *args).add_done_callback(partial(self._answered, done, what, args))
@@ -158,9 +161,9 @@ class CycleLink:
         return self._store.step(self._room, self.ticket, *args)
 
     def _answered(self, done: Done, what: str, args: tuple[Any, ...], future: asyncio.Future[Any]) -> None:
-        if what == "shield":
-            self._watch_shield(up=args[0])
         failure = self._outcome(future)
+        if what == "shield":
+            self._watch_shield(up=args[0] and failure is None)
         if failure is not None:
             done("", failure)
             return

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ..protocol.log import bound, log, told
 
 T = TypeVar("T")
 
+JOIN_S = 2.0  # how long a loop that is stopped may take before it is left behind
+
 
 class LoopThread:
     """A thread that runs one event loop. ``post`` is the cheap way in: one wake-up carries all that waits.
+
+    What is posted runs in a context of the loop's own: what a handler binds in its context is none of the next one's.
 
     ``fields`` are what all log lines of this thread have.
     """
@@ -25,6 +31,7 @@ class LoopThread:
         self.fields = fields or {}
         self.loop: asyncio.AbstractEventLoop  # from start on
         self._thread = threading.Thread(target=self._serve, name=name, daemon=daemon)
+        self._context = contextvars.Context()
         self._posted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._woken = False
         self._stopping = False
@@ -43,13 +50,14 @@ class LoopThread:
         if not self._thread.is_alive():
             return
         self.end()
-        self._thread.join(2.0)
+        self._thread.join(JOIN_S)
         if self._thread.is_alive():
             log.warning("loop.stuck", **self.fields, thread=self.name)
 
     def end(self) -> None:
         """As ``stop``, without waiting for it; also from the loop itself."""
-        self.loop.call_soon_threadsafe(self._finish)
+        with suppress(RuntimeError):  # it has ended already
+            self.loop.call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
         self._stopping = True  # not earlier: a stop that is still to come would end the clean-up
@@ -90,6 +98,11 @@ class LoopThread:
         return self._thread.ident
 
     @property
+    def ending(self) -> bool:
+        """Whether it has been told to end: what is posted now is still called, but not what that schedules."""
+        return self._stopping
+
+    @property
     def is_current(self) -> bool:
         """Whether the caller runs on this thread."""
         return threading.get_ident() == self._thread.ident
@@ -103,12 +116,21 @@ class LoopThread:
             self._woken = True
             try:
                 if self.is_current:
-                    self.loop.call_soon(self._drain)
+                    self.loop.call_soon(self._drain, context=self._context)
                 else:
-                    self.loop.call_soon_threadsafe(self._drain)
+                    self.loop.call_soon_threadsafe(self._drain, context=self._context)
             except RuntimeError:
                 return False
         return True
+
+    def every(self, period_s: float, callback: Callable[[], object]) -> None:
+        """Have ``callback()`` called on the loop, at once and every ``period_s`` seconds, for as long as it turns."""
+
+        def again() -> None:
+            self.loop.call_later(period_s, again)
+            callback()
+
+        self.post(again)
 
     def _drain(self) -> None:
         # Reset before taking: whoever posts from here on wakes the loop once more, so nothing stays behind.

@@ -12,13 +12,14 @@ from typing import Any
 from ..protocol import store as replies
 from ..protocol.errors import GreenroomError
 from ..protocol.log import log
+from ..protocol.records import Unreadable
 from ..protocol.store import DELETE_STATE, KEEP_STATE, Answer, Grant, Store
 from .agent import AgentSpec
 from .counts import Counts
 from .link import CycleLink
 from .loop import LoopThread
 from .loop_actor import LoopActor, tell
-from .runner import Aborted, Run, Runner, names
+from .runner import Aborted, Run, Starter, names
 from .slots import Slots
 from .transitions import (
     Abort,
@@ -44,6 +45,7 @@ from .transitions import (
     Wait,
 )
 
+TOO_NEW_MS = 500  # after how long a room is tried again that was left in a state of a newer version, by any worker
 TURNS = 10  # messages in a row, before a room gives way to those that wait for a slot
 
 _requests = itertools.count(1)
@@ -59,7 +61,7 @@ class RoomContext:
 
     control: LoopThread
     store: Store
-    runner: Runner
+    runner: Starter
     spec: AgentSpec
     slots: Slots
     worker: str
@@ -112,6 +114,8 @@ class Room(LoopActor):
         if isinstance(message, Taken):
             self._count(message.answer)
             self._keep_state(message.answer)
+            if isinstance(message.answer, Answer) and message.answer.word == "released" and message.answer.detail:
+                log.warning("message.newer", room=self.room, error=message.answer.detail)
         self.machine.give_way = self._turns >= TURNS and not self._context.slots.free
         before = self.machine.state
         effects = self.machine.handle(message)
@@ -127,8 +131,6 @@ class Room(LoopActor):
 
     def _leave(self) -> None:
         """However it ends: no code of this room runs on, no timer fires, no slot is held."""
-        if self._timer is not None:
-            self._timer.cancel()
         if self._run is not None:
             self._run.abort("fenced")
         self._end_cycle()
@@ -192,6 +194,7 @@ class Room(LoopActor):
 
     def _claim(self, effect: Claim) -> None:
         context = self._context
+        self._end_cycle()
         if not self._has_slot:  # woken by a signal or a new entry, not by its turn
             self._has_slot = True
             context.slots.take()
@@ -203,6 +206,9 @@ class Room(LoopActor):
     def _start_cycle(self, effect: Start) -> None:
         context, spec, grant = self._context, self._context.spec, effect.grant
         self._turns += 1
+        if isinstance(grant.message.body, Unreadable):
+            self._report(Failed(grant.ticket, grant.message.body.error, rejected=True))
+            return
         link = self._link = CycleLink(
             context.control,
             context.store,
@@ -216,12 +222,17 @@ class Room(LoopActor):
         )
         if spec.terms.shielded:
             link.watch_shield()
-        if spec.max_cycle_s is not None:
-            overdue = Overdue(grant.ticket, f"it ran longer than max_cycle, {spec.max_cycle_s:g} s")
-            self._watchdog = self.loop.loop.call_later(spec.max_cycle_s, tell, self.actor_ref, overdue)
+        watch = partial(self._watch, grant.ticket)
+        self._run = context.runner.start(grant.message, self._state, link, watch, self._report)
+
+    def _watch(self, ticket: int) -> None:
+        """The cycle's code begins."""
         self._began_s = self.loop.loop.time()
-        context.counts.in_flight += 1
-        self._run = context.runner.start(grant.message, self._state, link, self._report)
+        self._context.counts.in_flight += 1
+        limit_s = self._context.spec.max_cycle_s
+        if limit_s is not None:
+            overdue = Overdue(ticket, f"it ran longer than max_cycle, {limit_s:g} s")
+            self._watchdog = self.loop.loop.call_later(limit_s, tell, self.actor_ref, overdue)
 
     def _end_cycle(self) -> None:
         """The cycle's code has ended, or is not waited for any more."""
@@ -230,6 +241,8 @@ class Room(LoopActor):
             self._context.counts.in_flight -= 1
             self._context.counts.cycle_s.observe(self.loop.loop.time() - self._began_s)
             self._began_s = None
+        if self._timer is not None:
+            self._timer.cancel()  # what it was to end is not there any more, and the next cycle has no part in it
         if self._link is not None:
             self._link.close()
         if self._watchdog is not None:
@@ -251,6 +264,8 @@ class Room(LoopActor):
         tell(self.actor_ref, Refused(ticket, why))
 
     def _abort(self, effect: Abort) -> None:
+        if effect.why == "overdue":
+            log.warning("cycle.overdue", **self.names(), after_s=self._context.spec.max_cycle_s)
         if self._run is not None:
             self._run.abort(effect.why)
         self._after(self._context.spec.abort_timeout_s, partial(self._leave_code, effect.ticket))
@@ -286,8 +301,8 @@ class Room(LoopActor):
         else:
             sent = self._link.sent if self._link is not None and self._link.ticket == effect.ticket else []
             aborted = Aborted(grant.message, effect.ticket, abort, sent, effect.code)
-            self._run = self._context.runner.start_hook(aborted, self._state, self._report)
-            self._after(self._context.spec.hook_timeout_s, partial(self._leave_hook, aborted))
+            watch = partial(self._after, self._context.spec.hook_timeout_s, partial(self._leave_hook, aborted))
+            self._run = self._context.runner.start_hook(aborted, self._state, watch, self._report)
 
     def _leave_hook(self, aborted: Aborted) -> None:
         if self._run is not None:
@@ -308,7 +323,9 @@ class Room(LoopActor):
         context = self._context
         if effect.how in ("consume", "release"):
             log.info("cycle.aborted", **self.names(), how=effect.how, code=effect.code)
-        retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000) if effect.how == "fail" else 0
+        retry_ms = TOO_NEW_MS if effect.how == "too_new" else 0
+        if effect.how == "fail":
+            retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000)
         call = partial(context.store.settle, self.room, effect.ticket, effect.how, take_next=effect.take_next)
         call = partial(call, terms=context.spec.terms, error=effect.error, retry_ms=retry_ms)
         self._expect(call(state=effect.state, closing=effect.closing, code=effect.code))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import inspect
 from collections.abc import Callable
 from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..protocol import codec
 from ..protocol.errors import GreenroomError, Reject
@@ -20,13 +19,17 @@ from .cycle import BaseCycle, Cycle, ThreadCycle
 from .interruption import Code, Interruption
 from .link import Link
 from .loop import LoopThread
-from .threads import in_thread, start_thread
+from .state import StateTooNew
+from .threads import call, start_thread
 from .transitions import Cancelled, Closed, Failed, Finished
 
 MAX_ERROR_CHARS = 500
 
+C = TypeVar("C", bound=BaseCycle)
+
 Report = Callable[[Finished | Failed | Cancelled], None]
 ReportClosed = Callable[[Closed], None]
+OnBegin = Callable[[], None]
 
 
 class Run(Protocol):
@@ -42,6 +45,20 @@ class Run(Protocol):
 def names(message: Message, ticket: int) -> dict[str, object]:
     """What a line of the log says of a cycle."""
     return {"room": message.room, "message": message.id, "attempt": message.attempt, "ticket": ticket}
+
+
+class Starter(Protocol):
+    """What starts the agent's code for the rooms of one worker.
+
+    ``on_begin`` is called on the control loop when the code begins, and with it its time limit: at once, or when there is a
+    process for it. ``report`` is called once, on any thread, also if it never begins.
+    """
+
+    def start(self, message: Message, state: bytes | None, link: Link, on_begin: OnBegin, report: Report) -> Run:
+        """Start a cycle's code."""
+
+    def start_hook(self, aborted: Aborted, state: bytes | None, on_begin: OnBegin, report: ReportClosed) -> Run:
+        """Start the hook for an aborted cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +136,18 @@ class CycleRun:
 
     async def _on_loop(self) -> None:
         try:
-            cycle = Cycle(self._runner.name, self._message, self._load(), self._link)
+            cycle = self._cycle(Cycle)
             try:
                 reply = await self._respond(cycle)
-            except Exception:
+            except (asyncio.CancelledError, GeneratorExit):  # the latter: the loop is gone, and nothing can be awaited
+                raise
+            except BaseException:
                 with suppress(GreenroomError):
                     await cycle.flush()  # what was yielded is sent, whatever became of the rest
                 raise
             await cycle.flush()
             report: Finished | Failed | Cancelled = self._finished(cycle, reply)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # whatever it is, also SystemExit: it is the handler's, and ends this cycle alone
             report = self._failed(error)
@@ -145,10 +164,10 @@ class CycleRun:
 
     def _in_thread(self) -> None:
         try:
-            cycle = ThreadCycle(self._runner.name, self._message, self._load(), self._link)
+            cycle = self._cycle(ThreadCycle)
             try:
                 reply = self._respond_in_thread(cycle)
-            except Exception:
+            except BaseException:
                 with suppress(GreenroomError):
                     cycle.flush()
                 raise
@@ -167,8 +186,10 @@ class CycleRun:
                 cycle.stream(chunk)
         return None
 
-    def _load(self) -> Any:
-        return self._runner.spec.state.load(self._stored, self._runner.agent.upgrade_state)
+    def _cycle(self, kind: type[C]) -> C:
+        runner = self._runner
+        state = runner.spec.state.load(self._stored, runner.agent.upgrade_state)
+        return kind(runner.name, self._message, state, self._link, shielded=runner.spec.terms.shielded)
 
     def _finished(self, cycle: BaseCycle, reply: Any) -> Finished:
         state = self._runner.spec.state.argument(cycle.state, self._stored)
@@ -178,6 +199,8 @@ class CycleRun:
         ticket, message = self._link.ticket, self._message
         if self._link.ended:  # what it raises on its way out is no failure: Redis knows why the cycle has ended
             return Cancelled(ticket)
+        if isinstance(error, StateTooNew):
+            return Failed(ticket, str(error), too_new=True)
         log.warning("cycle.failed", **names(message, ticket), **told(error))
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Failed(ticket, text[:MAX_ERROR_CHARS], rejected=isinstance(error, Reject))
@@ -225,13 +248,10 @@ class HookRun:
         try:
             state = self._runner.spec.state.load(self._stored, self._runner.agent.upgrade_state)
             interruption = self._aborted.interruption()
-            if inspect.iscoroutinefunction(hook):
-                last = await hook(interruption, state)
-            else:
-                last = await in_thread(name, lambda: hook(interruption, state))
+            last = await call(name, hook, interruption, state)
             closing = b"" if last is None else codec.encode(last)
             report = self._closed(closing, self._runner.spec.state.argument(state, self._stored))
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
             log.warning("hook.failed", **self._aborted.names(), hook=f"on_{mode}", **told(error))
@@ -258,14 +278,16 @@ class Runner:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def start(self, message: Message, state: bytes | None, link: Link, report: Report) -> Run:
-        """Start a cycle's code. ``report`` is called once, from the thread that ran it."""
+    def start(self, message: Message, state: bytes | None, link: Link, on_begin: OnBegin, report: Report) -> Run:
+        """As ``Starter.start``."""
         run = CycleRun(self, message, state, link, report)
+        on_begin()
         self.user.post(run.begin)
         return run
 
-    def start_hook(self, aborted: Aborted, state: bytes | None, report: ReportClosed) -> Run:
-        """Start the hook for an aborted cycle. ``report`` is called once."""
+    def start_hook(self, aborted: Aborted, state: bytes | None, on_begin: OnBegin, report: ReportClosed) -> Run:
+        """As ``Starter.start_hook``."""
         run = HookRun(self, aborted, state, report)
+        on_begin()
         self.user.post(run.begin)
         return run

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from ..protocol.log import bound_as_here
@@ -43,3 +45,11 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
 
     start_thread(name, run)
     return await answered
+
+
+async def call(name: str, function: Callable[..., Any], *args: Any) -> Any:
+    """What a function of a user's answers: a coroutine function's on this loop, a plain one's from a thread of its own."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args)
+    result = await in_thread(name, partial(function, *args))
+    return await result if inspect.isawaitable(result) else result

@@ -43,11 +43,14 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The agent's code has raised; ``rejected`` when it says that no try will help."""
+    """The agent's code has raised; ``rejected`` when it says that no try will help, ``too_new`` when none of this worker will:
+    it is of an older version than what it found.
+    """
 
     ticket: int
     error: str
     rejected: bool = False
+    too_new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +309,7 @@ class RoomMachine:
             if self.draining:
                 self.state = State.SETTLING
                 return [Release(self.claimed)]
-            if self._woken:
+            if self._woken or self.ready != self.claimed:
                 return self._claim()  # as in WAITING: what it is to wait for may be gone
             self.state = State.WAITING
             return [Wait(int(detail))]
@@ -359,6 +362,8 @@ class RoomMachine:
             return []
         if self.state is State.ABORTING:
             return self._aborted()
+        if event.too_new:
+            return self._settle("too_new", event.error)
         self._failing = event.error
         return self._settle("reject" if event.rejected else "fail", event.error)
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing
 from typing import Any, TypeVar
 
 from .errors import AskTimeout, DeadLettered, Discarded, Interrupted, NoReply
-from .keys import check_name
+from .keys import check_room
 from .outbox import Outbox
 from .records import Kind, Output
 from .store import Enqueued
@@ -24,7 +24,7 @@ async def outputs_of(
     A reader may take each output in another task, and be away in between: no time limit or other scope of a task is open while
     it has one.
     """
-    check_name(outbox.room, "room")
+    check_room(outbox.room)
     deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
     late = f"Redis has not answered within {timeout} s: the message may or may not be queued"
     async with AsyncExitStack() as stack:

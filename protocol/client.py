@@ -15,9 +15,10 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from . import codec, inspection
 from .asks import outputs_of, reply_of
+from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
-from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable
-from .keys import Keys, check_name
+from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable, RelayRuns
+from .keys import Keys, check_name, check_room
 from .outbox import Outbox
 from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Event, Mode, Output, Receipt, RoomStatus, read_event, read_receipts, text
@@ -27,7 +28,6 @@ from .wakeups import Wakeups
 
 T = TypeVar("T")
 
-DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 USER_KEY_TTL_S, OWN_KEY_TTL_S = 86_400, 60
 MAX_NOTE_BYTES = 1024
 _ENTRY_ID = re.compile(r"[0-9]{1,18}-[0-9]{1,18}")
@@ -73,7 +73,8 @@ class AsyncClient:
 
     Args:
         agent: the agent's name.
-        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name.
+        redis: ``redis://``, ``rediss://`` or ``unix://`` URL, or ``sentinel://host,host/name`` for the primary of that name, or
+            ``cluster://host,host`` for the agent's in a cluster.
         timeout: seconds for which a call waits for a Redis that cannot be reached, before RedisUnavailable.
         queue_limit: messages that may wait in one room; ``send`` refuses more.
         by: who signals, for the operator to see; the user and host by default.
@@ -97,7 +98,7 @@ class AsyncClient:
         if durability is not None and not isinstance(durability, Durability):
             raise InvalidRequest(f"durability: want a Durability or None, got {durability!r}")
         self._durability = durability
-        self._redis = connect(redis)
+        self._redis = connect(redis, self._keys.root)
         self._by = _check_note(by, "by") if by is not None else _whoami()
         self._queue_limit = queue_limit
         self._timeout_s = timeout
@@ -138,7 +139,7 @@ class AsyncClient:
 
     def room(self, room: str) -> AsyncRoomHandle:
         """A handle on one room, with the same verbs."""
-        return AsyncRoomHandle(self, check_name(room, "room"))
+        return AsyncRoomHandle(self, check_room(room))
 
     # Messages. ------------------------------------------------------------------------------------
 
@@ -156,7 +157,7 @@ class AsyncClient:
         return (await self._enqueue(room, body, key)).id
 
     async def _enqueue(self, room: str, body: Any, key: str | None) -> Enqueued:
-        check_name(room, "room")
+        check_room(room)
         data = codec.encode(body)
         # A key of one's own must outlast the repetitions, which go on for the patience.
         ttl = USER_KEY_TTL_S if key is not None else OWN_KEY_TTL_S + int(min(self._timeout_s, USER_KEY_TTL_S))
@@ -203,7 +204,7 @@ class AsyncClient:
 
         ``after`` is the ``id`` of the last output you have seen. The outbox keeps about the last 1,000.
         """
-        check_name(room, "room")
+        check_room(room)
         start = "-" if after is None else f"({_check_entry(after, 'after')}"
         outbox = Outbox(self._open, room)
         if not follow:
@@ -222,11 +223,30 @@ class AsyncClient:
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
-        answer, short = await _durably(self._store.discard(check_name(room, "room"), message, uuid.uuid4().hex))
+        answer, short = await _durably(self._store.discard(check_room(room), message, uuid.uuid4().hex))
         if answer.word == "processing":
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
         if answer.word == "unknown":
             raise NotFound(f"room {room} has no message {message} waiting")
+        _confirmed(None, short)
+
+    async def forget_relay(self, name: str) -> None:
+        """Forget a relay that is gone for good: what it has not handed over is not kept for it any more.
+
+        Raises:
+            RelayRuns: end it first.
+            NotFound: there is none of that name.
+            NotReplicated: with ``durability``: it was forgotten, and may be there again.
+        """
+        check_name(name, "relay name")
+        request, word = uuid.uuid4().hex, "more"
+        while word == "more":
+            answer, short = await _durably(self._store.forget_relay(name, request))
+            word = answer.word
+        if word == "runs":
+            raise RelayRuns(f"relay {name} runs as {answer.detail}: end it first")
+        if word == "unknown":
+            raise NotFound(f"there is no relay {name}")
         _confirmed(None, short)
 
     async def requeue(self, letter_id: str) -> tuple[str, int]:
@@ -300,7 +320,7 @@ class AsyncClient:
         if bool(rooms) == everywhere:
             raise InvalidRequest(f"{mode}: name rooms, or everywhere=True")
         for room in rooms:
-            check_name(room, "room")
+            check_room(room)
         if len(set(rooms)) != len(rooms):
             raise InvalidRequest(f"{mode}: a room is named twice")
         cid = uuid.uuid4().hex if cid is None else check_name(cid, "cid")
@@ -331,10 +351,12 @@ class AsyncClient:
 
     async def status(self, room: str) -> RoomStatus:
         """A room as it is now; a room that has nothing is one with no phase and no hold."""
-        return (await inspection.statuses(self._store, [check_name(room, "room")]))[0]
+        return (await inspection.statuses(self._store, [check_room(room)]))[0]
 
     async def rooms(self) -> AsyncIterator[RoomStatus]:
-        """Every room that has work, a mode or state, in no order."""
+        """Every room that has work, a mode or state, in no order. One whose hash greenroom did not write has that as its
+        ``last_error``.
+        """
         async for status in inspection.all_rooms(self._store):
             yield status
 

@@ -64,12 +64,14 @@ def encode(value: Any, *, limit: int = MAX_BYTES) -> bytes:
     return bytes(data)
 
 
-def decode(data: bytes) -> Any:
+def decode(data: bytes, *, limit: int = MAX_BYTES) -> Any:
     """Unpack what ``encode`` packed.
 
     Raises:
-        InvalidBody: bytes that are no msgpack, or too deep.
+        InvalidBody: bytes that are no msgpack, too many or too deep.
     """
+    if len(data) > limit:
+        raise InvalidBody(f"{len(data)} bytes are more than the limit of {limit}")
     try:
         value = msgpack.unpackb(data, ext_hook=_ext, timestamp=3, strict_map_key=False)
     except Exception as error:  # msgpack raises half a dozen unrelated types for bytes that are not its own

@@ -12,19 +12,21 @@ from urllib.parse import unquote, urlsplit
 
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
+from .checks import Severity, server_findings
+from .cluster import ClusterPool, is_elsewhere
 from .errors import InvalidRequest, RedisError, RedisRefused, RedisUnavailable
 from .primary import PrimaryPool
 
+DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 CONNECT_TIMEOUT_S = 5.0
-SENTINEL_TIMEOUT_S = 0.5  # for one of them: the next one is asked after that
-SENTINEL_PORT = 26379
-SENTINEL_SCHEME = "sentinel://"
-MINIMUM_VERSION = (6, 2)
+ASK_TIMEOUT_S = 0.5  # for one Sentinel, or one node of a cluster: the next one is asked after that
+SENTINEL_PORT, REDIS_PORT = 26379, 6379
+SENTINEL_SCHEMES, CLUSTER_SCHEMES = ("sentinel", "sentinels"), ("cluster", "clusters")  # the latter of each: over TLS
 
 # Lost, going away, loading its data, or demoted to a replica: connect again and repeat. All requests are safe to repeat.
 LOST = (
@@ -32,13 +34,21 @@ LOST = (
     redis_errors.TimeoutError,
     redis_errors.ReadOnlyError,
     redis_errors.BusyLoadingError,
-    redis_errors.MasterDownError,
+    redis_errors.ClusterDownError,  # and MasterDownError
+    redis_errors.TryAgainError,
     OSError,
     TimeoutError,
 )
 # The same, where the reply is of no class of its own: what a script ran into (Redis 6.2 puts it into the script's error), a
 # blocking read or WAIT that a demotion ended or came too late for, a primary that must not write without its replicas.
-_LOST_WORDS = re.compile(r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED) |WAIT cannot be used with replica")
+_LOST_WORDS = re.compile(
+    r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN) |WAIT cannot be used with replica"
+)
+# What a user may not do, also where a script ran into it.
+_DENIED_WORDS = re.compile(r"NOAUTH|WRONGPASS|NOPERM|ACL failure in script|user executing the script can't")
+# A certificate that does not convince, and why; and a server that hangs up, as one does to whom TLS is spoken wrongly.
+_UNTRUSTED_WORDS = re.compile(r"certificate verify failed: (.*?)\.?(?: \(_ssl|$)")
+_CUT_WORDS = re.compile(r"reset by peer|closed by server|Connection lost|[Bb]roken pipe|alert|EOF occurred")
 # Subclasses of ConnectionError that no repetition mends.
 DENIED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 
@@ -50,14 +60,19 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, redis_errors.ResponseError) and _LOST_WORDS.search(str(error)) is not None
 
 
-def connect(url: str) -> Redis:
+def connect(url: str, key: str = "") -> Redis:
     """A client that never retries by itself and never blocks to connect.
 
     The URL is ``redis://``, ``rediss://`` or ``unix://``, or ``sentinel://[user:password@]host[:26379][,host…]/<name>[/db]``:
-    connections then go to the current primary of that name. User and password are for Redis; the Sentinels get none.
+    connections then go to the current primary of that name. User and password are for Redis; the Sentinels get none. Or it is
+    ``cluster://[user:password@]host[:6379][,host…]`` with some nodes of a cluster: connections then go to the current primary
+    of the slot of ``key``, and user and password are for all nodes.
+
+    ``rediss://``, ``sentinels://`` and ``clusters://`` are TLS, to all of them; the certificates are options of the URL:
+    ``?ssl_ca_certs=FILE&ssl_certfile=FILE&ssl_keyfile=FILE``.
 
     Raises:
-        InvalidRequest: the URL is not one.
+        InvalidRequest: the URL is not one, or a file that it names cannot be used.
     """
     options: dict[str, Any] = {
         "protocol": 2,
@@ -68,37 +83,76 @@ def connect(url: str) -> Redis:
         "decode_responses": False,
     }
     try:
-        if url.startswith(SENTINEL_SCHEME):
-            return _connect_sentinel(url.removeprefix(SENTINEL_SCHEME), options)
-        return Redis.from_url(url, **options)
-    except (ValueError, TypeError) as error:
+        redis = _connect(url, options, key)
+        _try_options(redis)
+        return redis
+    except (ValueError, TypeError, OSError, redis_errors.RedisError) as error:
         raise InvalidRequest(f"not a Redis URL: {without_password(url)} ({_reason(error, url)})") from None
 
 
-def _connect_sentinel(rest: str, options: dict[str, Any]) -> Redis:
+def _connect(url: str, options: dict[str, Any], key: str) -> Redis:
+    scheme, _, rest = url.partition("://")
+    if scheme not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):
+        return Redis.from_url(url, **options)
+    tls: dict[str, Any] = {}
+    if scheme in (SENTINEL_SCHEMES[1], CLUSTER_SCHEMES[1]):
+        rest, _, query = rest.partition("?")
+        said: dict[str, Any] = {**parse_url(f"rediss://?{query}")}
+        del said["connection_class"]
+        if not all(name.startswith("ssl_") for name in said):
+            raise ValueError("want no options but those of TLS, which begin with ssl_")
+        tls = {"ssl": True, **said}
+    if scheme in SENTINEL_SCHEMES:
+        return _connect_sentinel(rest, options, tls)
+    return _connect_cluster(rest, options, tls, key)
+
+
+def _try_options(redis: Redis) -> None:
+    """Make a connection, without connecting: options that are none, and certificates that cannot be read, are known by then."""
+    connection: Any = redis.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    if isinstance(connection, SSLConnection):
+        connection.ssl_context.get()
+
+
+def _connect_sentinel(rest: str, options: dict[str, Any], tls: dict[str, Any]) -> Redis:
     authority, _, path = rest.partition("/")
-    login, _, hosts = authority.rpartition("@")
-    user, _, password = map(unquote, login.partition(":"))
+    access, sentinels = _authority(authority, SENTINEL_PORT)
     name, _, db = path.partition("/")
-    sentinels = [urlsplit(f"//{host}") for host in hosts.split(",")]
-    if not all(sentinel.hostname for sentinel in sentinels):
-        raise ValueError("want a host for each Sentinel")
     if not re.fullmatch(r"[^?#/]+", name) or not re.fullmatch(r"[0-9]*", db):
         raise ValueError("want /<name of the primary>, or /<name>/<number of the database>")
-    limits = {"socket_connect_timeout": SENTINEL_TIMEOUT_S, "socket_timeout": SENTINEL_TIMEOUT_S}
-    asked = Sentinel(  # type: ignore[no-untyped-call]
-        [(sentinel.hostname, sentinel.port or SENTINEL_PORT) for sentinel in sentinels],
-        sentinel_kwargs={"protocol": 2, "retry": Retry(NoBackoff(), 0), **limits},
-    )
-    access = {"username": user or None, "password": password or None, "db": int(db or 0)}
-    return Redis.from_pool(PrimaryPool(unquote(name), asked, **options, **access))
+    asked = Sentinel(sentinels, sentinel_kwargs={**_asking(), **tls})  # type: ignore[no-untyped-call]
+    return Redis.from_pool(PrimaryPool(unquote(name), asked, **options, **access, db=int(db or 0), **tls))
+
+
+def _connect_cluster(rest: str, options: dict[str, Any], tls: dict[str, Any], key: str) -> Redis:
+    authority, _, path = rest.partition("/")
+    if path:
+        raise ValueError("a cluster has no names and no numbered databases")
+    access, seeds = _authority(authority, REDIS_PORT)
+    return Redis.from_pool(ClusterPool(key, seeds, {**_asking(), **access, **tls}, **options, **access, **tls))
+
+
+def _asking() -> dict[str, Any]:
+    """Options of connections to who knows the primary."""
+    limits = {"socket_connect_timeout": ASK_TIMEOUT_S, "socket_timeout": ASK_TIMEOUT_S}
+    return {"protocol": 2, "retry": Retry(NoBackoff(), 0), **limits}
+
+
+def _authority(text: str, port: int) -> tuple[dict[str, str | None], list[tuple[str, int]]]:
+    """User and password, and the hosts with their ports, by default ``port``."""
+    login, _, hosts = text.rpartition("@")
+    user, _, password = map(unquote, login.partition(":"))
+    named = [(split.hostname or "", split.port or port) for split in (urlsplit(f"//{host}") for host in hosts.split(","))]
+    if not all(host for host, _ in named):
+        raise ValueError("want a host between the commas")
+    return {"username": user or None, "password": password or None}, named
 
 
 def without_password(url: str) -> str:
     """The URL as it may be shown: with any password replaced, also one that should have been escaped and was not."""
     try:
-        if not url.startswith(SENTINEL_SCHEME):  # whether urlsplit takes several hosts depends on the Python
-            urlsplit(url)
+        if url.partition("://")[0] not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):  # whether it takes several hosts depends
+            urlsplit(url)  # on the Python
     except ValueError:
         return "(a URL that cannot be read)"
     shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
@@ -106,19 +160,23 @@ def without_password(url: str) -> str:
 
 
 def _reason(error: Exception, url: str) -> str:
-    """What an error says of a URL, without what it quotes, which may be a part of the password; but names of options stay."""
-
-    def shown(quoted: re.Match[str]) -> str:
-        return quoted[0] if re.search(rf"[?&]{re.escape(quoted[2])}=", url) else "…"
-
-    return re.sub(r"(['\"])(.*)\1", shown, str(error), flags=re.DOTALL)
+    """What an error says of a URL. What it quotes may be a part of the password, if it is not shown anyway."""
+    shown = without_password(url)
+    why = re.sub(r".*unexpected keyword argument", "it has no option", str(error))
+    return re.sub(r"(['\"])(.*)\1", lambda quoted: quoted[0] if quoted[2] in shown else "…", why, flags=re.DOTALL)
 
 
 def translate(error: BaseException) -> RedisError:
     """The greenroom error for one that redis-py raised."""
     message = str(error).rstrip(".") or type(error).__name__
-    if isinstance(error, DENIED) or "NOAUTH" in message or "WRONGPASS" in message or "NOPERM" in message:
+    if isinstance(error, (*DENIED, redis_errors.NoPermissionError)) or _DENIED_WORDS.search(message):
         return RedisRefused(f"Redis refuses access: {message}. Check the URL's user and password, and the ACL")
+    if untrusted := _UNTRUSTED_WORDS.search(message):
+        return RedisRefused(f"Redis' certificate is not accepted: {untrusted[1]}. Check the URL's host and ssl_ca_certs")
+    if _CUT_WORDS.search(message):
+        message += " (if it wants TLS: rediss://, and a client certificate if it wants one)"
+    if is_elsewhere(error) and not is_lost(error):
+        return RedisRefused(f"Redis is a cluster, and another of its nodes has this agent: use a cluster:// URL ({message})")
     if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
     return RedisRefused(f"Redis refuses: {message}")
@@ -128,22 +186,31 @@ def translate(error: BaseException) -> RedisError:
 async def open_connection(redis: Redis) -> AsyncIterator[AbstractConnection]:
     """One connection of one's own, for what a pool's borrow-and-return does not fit: pipelines and blocking reads.
 
-    With Sentinels it is cut as soon as they name another primary, even if the former one hangs or does not know yet.
+    With Sentinels or a cluster it is cut as soon as another primary is named, even if the former hangs or does not know yet.
     """
     pool = redis.connection_pool
     connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]
+    transport = None
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # redis-py limits the socket's connect only, not what it says then
-            await connection.connect()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):  # redis-py limits the socket's connect only, not what it says then
+                await connection.connect()
+        except TimeoutError:
+            tls = " to TLS" if isinstance(connection, SSLConnection) else ""
+            raise TimeoutError(f"no answer{tls} within {CONNECT_TIMEOUT_S:g} s") from None
+        transport = connection._writer.transport
         if isinstance(pool, PrimaryPool):
             pool.follow(connection)
         yield connection
     finally:
         if isinstance(pool, PrimaryPool):
             pool.leave(connection)
-        # Drops the socket without a handshake: cancellation must not wait for a server that is gone.
+        # Drops the socket without a handshake: cancellation must not wait for a server that is gone. Also one that redis-py has
+        # closed on an error: over TLS it would wait for half a minute for the other side to say goodbye.
         if connection._writer is not None:
-            connection._writer.transport.abort()
+            transport = connection._writer.transport
+        if transport is not None:
+            transport.abort()
         connection._close()
 
 
@@ -152,22 +219,22 @@ async def check_server(redis: Redis) -> list[str]:
 
     Raises:
         RedisUnavailable: not reached.
-        RedisRefused: no access, older than 6.2, or with an eviction policy that drops keys.
+        RedisRefused: no access, older than 6.2, with an eviction policy that drops keys, or unable to write.
     """
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            info = await redis.info("everything")
+            info = await redis.info()
+    except redis_errors.NoPermissionError:
+        return [
+            "this user may not ask Redis how it is set up (INFO): its version, eviction policy and persistence are not checked"
+        ]
     except Exception as error:
         raise translate(error) from None
-    version = str(info.get("redis_version", "0"))
-    if tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_VERSION:
-        raise RedisRefused(f"Redis {version} is too old: greenroom needs 6.2 or newer")
-    policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory") and policy != "noeviction":
-        raise RedisRefused(f"Redis may drop keys (maxmemory-policy {policy}): set it to noeviction")
-    if info.get("aof_enabled"):
-        return []
-    return ["Redis keeps no append-only file: a restart of it forgets what came after its last snapshot, stops included"]
+    found = server_findings(info, follows_cluster=isinstance(redis.connection_pool, ClusterPool))
+    for finding in found:
+        if finding.severity is Severity.ERROR:
+            raise RedisRefused(str(finding))
+    return [str(finding) for finding in found if finding.severity is Severity.WARNING]
 
 
 async def back_off(failures: int, *, first_s: float = 0.05, most_s: float = 2.0) -> None:

@@ -43,8 +43,12 @@ class MessageProcessing(GreenroomError):
     """A cycle runs on the message: interrupt it instead of discarding it."""
 
 
+class RelayRuns(GreenroomError):
+    """A process of that relay runs, or has just ended without a word: end it, and wait for its lease to run out."""
+
+
 class NotFound(GreenroomError, LookupError):
-    """There is no such message or dead letter (any more)."""
+    """There is no such message, dead letter or relay (any more)."""
 
 
 class NoReply(GreenroomError):
@@ -102,6 +106,10 @@ class RedisRefused(RedisError):
     """Redis answers, but refuses: password, permissions, version, memory, or data of another version."""
 
 
+class NewerVersion(RedisRefused):
+    """What Redis has was written by a newer greenroom, or a newer version of the agent: nothing of it was changed. Upgrade."""
+
+
 class Superseded(RedisError):
     """A newer worker of the same name has taken over; this one has ended."""
 
@@ -130,10 +138,10 @@ class CycleEnded(GreenroomError):
 
 
 class OutcomeUnknown(GreenroomError):
-    """A step began in an earlier cycle, which did not live to say how it ended: it may have happened or not.
+    """A step began before and did not say how it ended: it may have happened or not.
 
     Find out, for instance by its ``idempotency_key``, and take the step once more by its name, with ``if_unknown="again"``.
-    Raised by a step's own function it says the same of this try.
+    Raised by a step's own function it says the same of this try, and is passed on with the step's name and key.
     """
 
     def __init__(self, step: str, idempotency_key: str = "") -> None:

@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
+from .errors import NewerVersion, RedisRefused
+from .log import log
 from .records import AgentStatus, DeadLetter, RoomStatus, fields, read_dead_letter, read_hold, read_status, text
 from .store import Store
 
 PAGE = 200
 
 
-async def statuses(store: Store, rooms: list[str]) -> list[RoomStatus]:
-    """Each of these rooms, as it is now."""
+async def statuses(store: Store, rooms: list[str], *, strict: bool = True) -> list[RoomStatus]:
+    """Each of these rooms, as it is now. If not ``strict``, one whose hash greenroom did not write has that as its last error.
+
+    Raises:
+        RedisRefused: there is one, and this is strict.
+    """
     command = store.pipeline.command
     entries = [command("HGETALL", store.keys.room(room)) for room in rooms]
     lengths = [command("XLEN", store.keys.messages(room)) for room in rooms]
-    answers = await asyncio.gather(*entries, *lengths)
-    return [
-        read_status(room, dict(zip(flat[::2], flat[1::2], strict=True)), waiting)
-        for room, flat, waiting in zip(rooms, answers[: len(rooms)], answers[len(rooms) :], strict=True)
-    ]
+    answers = await asyncio.gather(*entries, *lengths, return_exceptions=True)
+    found = []
+    for room, entry, waiting in zip(rooms, answers[: len(rooms)], answers[len(rooms) :], strict=True):
+        try:
+            flat = _answered(entry)
+            found.append(read_status(room, dict(zip(flat[::2], flat[1::2], strict=True)), _answered(waiting)))
+        except RedisRefused as error:
+            if strict:
+                raise
+            found.append(RoomStatus(room=room, last_error=str(error)))
+    return found
+
+
+def _answered(answer: Any) -> Any:
+    """The answer of a request that was waited for beside others, or what it raised."""
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 async def all_rooms(store: Store) -> AsyncIterator[RoomStatus]:
@@ -30,7 +50,7 @@ async def all_rooms(store: Store) -> AsyncIterator[RoomStatus]:
         cursor, flat = await store.pipeline.command("ZSCAN", store.keys.rooms, cursor, "COUNT", PAGE)
         fresh = [room for room in map(text, flat[::2]) if room not in seen]
         seen.update(fresh)
-        for status in await statuses(store, fresh):
+        for status in await statuses(store, fresh, strict=False):
             yield status
         if cursor == b"0":
             return
@@ -72,6 +92,17 @@ async def entries(store: Store, stream: str, start: str) -> AsyncIterator[tuple[
 
 
 async def dead_letters(store: Store) -> AsyncIterator[DeadLetter]:
-    """The dead letters, oldest first."""
-    async for letter, entry in entries(store, store.keys.dead, "-"):
-        yield read_dead_letter(letter, entry)
+    """The dead letters, oldest first; what is none is passed over.
+
+    Raises:
+        NewerVersion: one was written by a newer version of greenroom.
+    """
+    async for letter_id, entry in entries(store, store.keys.dead, "-"):
+        try:
+            letter = read_dead_letter(letter_id, entry)
+        except NewerVersion:
+            raise
+        except RedisRefused as error:
+            log.warning("dead_letter.unreadable", error=error)
+        else:
+            yield letter

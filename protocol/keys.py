@@ -7,6 +7,7 @@ import unicodedata
 from .errors import InvalidName
 
 MAX_NAME_BYTES = 256
+_PARTS = (":messages", ":outbox", ":state", ":steps")  # what a room's own keys end in
 
 
 def check_name(name: object, what: str) -> str:
@@ -26,6 +27,18 @@ def check_name(name: object, what: str) -> str:
     if any(c.isspace() or unicodedata.category(c) == "Cc" for c in name):
         raise InvalidName(f"{what} {name!r}: white space and control characters are not allowed")
     return name
+
+
+def check_room(name: object) -> str:
+    """Return ``name`` if it is a valid room id: one whose key is no key of another room.
+
+    Raises:
+        InvalidName: with the rule that is broken.
+    """
+    room = check_name(name, "room")
+    if room.endswith(_PARTS):
+        raise InvalidName(f"room {room!r}: it must not end in {', '.join(_PARTS)}: another room's keys do")
+    return room
 
 
 def check_agent(name: object) -> str:
@@ -54,6 +67,7 @@ class Keys:
         self.dead = f"{self.root}:dead"
         self.events = f"{self.root}:events"
         self.workers = f"{self.root}:workers"
+        self.relays = f"{self.root}:relays"
 
     def room(self, room: str) -> str:
         return f"{self.root}:room:{room}"
@@ -69,3 +83,12 @@ class Keys:
 
     def worker(self, name: str) -> str:
         return f"{self.root}:worker:{name}"
+
+    def relay(self, name: str) -> str:
+        return f"{self.root}:relay:{name}"
+
+    def undelivered(self, name: str) -> str:
+        return f"{self.root}:undelivered:{name}"
+
+    def aborted(self, room: str) -> str:
+        return f"{self.root}:aborted:{room}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +20,12 @@ from structlog.typing import EventDict, WrappedLogger
 
 DEPTH = 15  # the innermost frames of an error that are shown
 MOST = 10  # errors that are shown of those that it came of, or is a group of
+MOST_CHARS = 20_000  # of a field of a record that another process forwards
 
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+_EVENT = re.compile(r"[a-z_]{1,50}\.[a-z_]{1,50}")
+_FIELD = re.compile(r"(?!(?:level|event|self|exc_info|stack_info)$)[a-z_]{1,50}")
 _LOGGER = logging.getLogger("greenroom")
 _RENDER = structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False)
 
@@ -114,3 +119,55 @@ def frame_lines(frames: traceback.StackSummary) -> list[str]:
         if frame.line:
             lines.append(f"      {frame.line}")
     return lines
+
+
+# Records of another process. --------------------------------------------------------------------------
+
+
+class Forwarded(logging.Handler):
+    """Has ``send`` called with level, event and fields of each record of greenroom's, for ``repeat`` in another process."""
+
+    def __init__(self, send: Callable[[int, str, dict[str, Any]], object]) -> None:
+        super().__init__()
+        self._send_on = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        known: dict[str, Any] = getattr(record, "greenroom", {"event": ""})
+        fields = {name: _plain(value) for name, value in known.items()}
+        if record.exc_info:
+            fields["exception"] = _plain(logging.Formatter().formatException(record.exc_info))
+        event = str(fields.pop("event"))
+        if is_record(record.levelno, event, fields):  # else it is somebody else's, under our name
+            self._send_on(record.levelno, event, fields)
+
+
+def _plain(value: object) -> int | float | str:
+    """A number, or a text that is valid and not too long."""
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 63):
+        return value
+    return str(value)[:MOST_CHARS].encode("utf-8", "backslashreplace").decode()
+
+
+def forward(level: int, send: Callable[[int, str, dict[str, Any]], object]) -> None:
+    """From now on greenroom's records from this level on go to ``send``, and nowhere else."""
+    _LOGGER.handlers[:] = [Forwarded(send)]
+    _LOGGER.setLevel(level)
+    _LOGGER.propagate = False
+
+
+def log_level() -> int:
+    """From which level on greenroom's records go anywhere."""
+    return _LOGGER.getEffectiveLevel()
+
+
+def is_record(level: int, event: str, fields: dict[Any, Any]) -> bool:
+    """Whether it is what ``repeat`` can log."""
+    named = all(type(name) is str and _FIELD.fullmatch(name) for name in fields)
+    plain = all(isinstance(value, int | float | str) for value in fields.values())
+    return level in _LEVELS and _EVENT.fullmatch(event) is not None and named and plain
+
+
+def repeat(level: int, event: str, fields: dict[str, Any]) -> None:
+    """Log what another process has forwarded."""
+    stack = fields.pop("stack", None)
+    log.log(level, event, **fields, **({} if stack is None else {"stack": str(stack).split("\n")}))

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
-from .errors import ReplyLost
+from .errors import RedisRefused, ReplyLost
+from .log import log
 from .records import Kind, Output, entry_id, read_output, text
 from .store import Enqueued, Store
 from .wakeups import Wakeups
@@ -39,8 +40,13 @@ class Outbox:
             words = ("XRANGE", store.keys.outbox(self.room), start, "+", "COUNT", PAGE)
             entries = await store.pipeline.command(*words)
             for output_id, flat in entries:
-                yield read_output(output_id, dict(zip(flat[::2], flat[1::2], strict=True)))
                 start = f"({text(output_id)}"
+                try:
+                    output = read_output(output_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+                except RedisRefused as error:  # of no greenroom: the others are to be read all the same
+                    log.warning("output.unreadable", room=self.room, error=error)
+                else:
+                    yield output
             if len(entries) < PAGE:
                 return
 

@@ -20,11 +20,12 @@ from typing import Any, TypeVar, overload
 import hiredis
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
 from .connect import DENIED, back_off, is_lost, open_connection, translate
-from .errors import GreenroomError, InvalidRequest, NotReplicated, RedisUnavailable
+from .errors import GreenroomError, InvalidRequest, NewerVersion, NotReplicated, RedisRefused, RedisUnavailable
 from .log import log
+from .records import LAYOUT, check_version
 from .scripts import scripts
 
 T = TypeVar("T")
@@ -83,6 +84,9 @@ class Pipeline:
     ) -> None:
         self._redis = redis
         self._root = root.encode()
+        # No such key exists. A node of a cluster that is just handing over the agent's slot, key by key, refuses a script that
+        # names it; otherwise a script would begin there, and break off at the first key that has gone.
+        self._none = self._root + b":none"
         self._patience_s = patience_s
         self._durability = durability
         self._waiting: deque[_Request] = deque()
@@ -95,10 +99,11 @@ class Pipeline:
         self.connected = False
         self.reconnects = 0
         self._shas = {name: script.sha.encode() for name, script in scripts().items()}
+        self._unloaded: GreenroomError | None = None  # why this user may load no scripts
 
     def run(self, script: str, *args: Word, decode: Callable[[Any], T], durable: bool = False) -> asyncio.Future[T]:
         """Run a script; the future holds its answer, decoded, or a RedisError: NotReplicated only if it is ``durable``."""
-        return self._send(("EVALSHA", self._shas[script], 1, self._root, *args), decode, durable=durable)
+        return self._send(("EVALSHA", self._shas[script], 2, self._root, self._none, *args), decode, durable=durable)
 
     @overload
     def command(self, *words: Word) -> asyncio.Future[Any]: ...
@@ -152,6 +157,7 @@ class Pipeline:
             try:
                 async with open_connection(self._redis) as connection:
                     await self._load(connection)
+                    await self._check_data(connection)
                     self.connected = connected = True
                     if failures:
                         self.reconnects += 1
@@ -160,14 +166,18 @@ class Pipeline:
                     await self._serve(connection)
             except DENIED as error:
                 self._fail(translate(error))
+            except NewerVersion as error:
+                self._fail(error)
             except Exception as error:  # nothing may end this loop
                 if is_lost(error):
                     if connected or not failures:
                         silent_s = REPLY_TIMEOUT_S if connected and isinstance(error, TimeoutError) else 0.0
                         lost_at = loop.time() - silent_s
                         log.warning("redis.lost", error=str(error))
-                    if self._patience_s is not None and loop.time() - lost_at >= self._patience_s:
-                        self._fail(translate(error))
+                    if self._patience_s is not None:
+                        why = translate(error)
+                        if isinstance(why, RedisRefused) or loop.time() - lost_at >= self._patience_s:
+                            self._fail(why)
                 elif isinstance(error, ResponseError):
                     self._fail(translate(error))
                 else:  # a reply that is no Redis protocol, say
@@ -183,11 +193,25 @@ class Pipeline:
             failures += 1
 
     async def _load(self, connection: AbstractConnection) -> None:
+        """Load the scripts. A user who may only read goes without."""
         packed = b"".join(_pack("SCRIPT", "LOAD", script.text) for script in scripts().values())
+        self._unloaded = None
         async with asyncio.timeout(REPLY_TIMEOUT_S):
             await connection.send_packed_command([packed], check_health=False)
             for _ in scripts():
-                await connection.read_response()
+                try:
+                    await connection.read_response()
+                except NoPermissionError as error:
+                    self._unloaded = translate(error)
+
+    async def _check_data(self, connection: AbstractConnection) -> None:
+        """Refuse data of a newer version; find out here, where it is backed off from, that a slot is being handed over."""
+        packed = _pack("HGET", self._root, "version") + _pack("EXISTS", self._root, self._none)
+        async with asyncio.timeout(REPLY_TIMEOUT_S):
+            await connection.send_packed_command([packed], check_health=False)
+            version = await connection.read_response()
+            await connection.read_response()
+        check_version(version or b"1", LAYOUT, "what this agent has in Redis")
 
     async def _serve(self, connection: AbstractConnection) -> None:
         """Write and read until one of them fails, and raise what it failed of."""
@@ -242,8 +266,10 @@ class Pipeline:
         try:
             reply = await connection.read_response()
         except NoScriptError:
-            unknown.append(self._sent.popleft())
-            return
+            if self._unloaded is None:
+                unknown.append(self._sent.popleft())
+                return
+            failure = self._unloaded
         except ResponseError as error:
             if is_lost(error):
                 raise

@@ -1,4 +1,4 @@
-"""The primary that Sentinels name: connections go to it, and are cut as soon as another one is named."""
+"""The primary that Sentinels or a cluster name: connections go to it, and are cut as soon as another one is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from redis.asyncio.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from .log import log
 
-LOOK_S = 1.0  # how often the Sentinels are asked while connections are open
+LOOK_S = 1.0  # how often they are asked while connections are open
 
 
 class PrimaryPool(SentinelConnectionPool):
@@ -19,6 +19,8 @@ class PrimaryPool(SentinelConnectionPool):
     know yet that it was replaced: it would go on to accept what is lost once it is told. All connections of this pool turn to
     the new primary together, so that a signal that was read from one server is not applied to the other.
     """
+
+    nobody = "no Sentinel names a primary {} that is up"
 
     def __init__(self, service_name: str, sentinel_manager: Any, **options: Any) -> None:
         super().__init__(service_name, sentinel_manager, **options)  # type: ignore[no-untyped-call]
@@ -32,7 +34,7 @@ class PrimaryPool(SentinelConnectionPool):
             try:
                 address = await super().get_master_address()  # type: ignore[no-untyped-call]
             except MasterNotFoundError:  # redis-py says so in a thousand characters
-                raise MasterNotFoundError(f"no Sentinel names a primary {self.service_name} that is up") from None
+                raise MasterNotFoundError(self.nobody.format(self.service_name)) from None
         for connection in self._followed:
             if (connection.host, connection.port) != address and connection._writer is not None:
                 log.warning("redis.replaced", was=f"{connection.host}:{connection.port}", now=f"{address[0]}:{address[1]}")
@@ -43,7 +45,7 @@ class PrimaryPool(SentinelConnectionPool):
         """Cut this open connection once it does not lead to the primary any more."""
         self._followed.add(connection)
         if self._look is None or self._look.done() or self._look.cancelling():
-            self._look = asyncio.create_task(self._keep_looking(), name="greenroom-sentinel")
+            self._look = asyncio.create_task(self._keep_looking(), name="greenroom-primary")
 
     def leave(self, connection: Any) -> None:
         """The connection is closed."""
@@ -52,16 +54,19 @@ class PrimaryPool(SentinelConnectionPool):
             self._look.cancel()
 
     async def _keep_looking(self) -> None:
-        while True:
+        # Looked at each time: with the time limit that a Sentinel has, redis-py sends by asyncio.wait_for, which on Python 3.11
+        # loses a cancellation that comes as it ends.
+        looking = asyncio.current_task()
+        while looking is not None and not looking.cancelling():
             await asyncio.sleep(LOOK_S)
             try:
                 await self.get_master_address()
-            except Exception as error:  # no Sentinel answers, or there is no primary just now: keep what there is
-                log.debug("sentinel.silent", error=str(error))
+            except Exception as error:  # nobody answers, or there is no primary just now: keep what there is
+                log.debug("primary.unknown", error=str(error))
 
     async def aclose(self) -> None:
         if self._look is not None:
             self._look.cancel()
-            await asyncio.wait([self._look])  # what it is just connecting to a Sentinel would not be closed otherwise
+            await asyncio.wait([self._look])  # what it is just connecting would not be closed otherwise
         await super().aclose()
         await self.sentinel_manager.aclose()

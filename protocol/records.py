@@ -6,15 +6,20 @@ import datetime as dt
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from . import codec
-from .errors import RedisRefused, UnknownMode
+from .errors import InvalidBody, NewerVersion, RedisRefused, UnknownMode
 
-VERSION = 1
+# As in lua/prelude.lua: of each message, and of all that an agent has in Redis. What is older is read, what is newer refused.
+VERSION, LAYOUT = 1, 1
+MAX_WHY_CHARS = 300
+_EPOCH = dt.datetime.fromtimestamp(0, dt.UTC)
 _NUMBER = re.compile(r"[0-9]{1,18}(-0)?")
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999
 
@@ -66,13 +71,22 @@ class EventKind(StrEnum):
     MESSAGE_DEAD = "message.dead"
     MESSAGE_DISCARDED = "message.discarded"
     MESSAGE_REQUEUED = "message.requeued"
+    MESSAGE_NEWER = "message.newer"
+    MESSAGE_DROPPED = "message.dropped"
     SIGNAL_APPLIED = "signal.applied"
     SIGNAL_DEFERRED = "signal.deferred"
     SIGNAL_MALFORMED = "signal.malformed"
+    ROOM_UNREADABLE = "room.unreadable"
     ROOM_ADOPTED = "room.adopted"
+    ROOM_FORGOTTEN = "room.forgotten"
     WORKER_JOINED = "worker.joined"
     WORKER_LAPSED = "worker.lapsed"
     WORKER_LEFT = "worker.left"
+    OUTPUT_REJECTED = "output.rejected"
+    RELAY_REGISTERED = "relay.registered"
+    RELAY_JOINED = "relay.joined"
+    RELAY_LEFT = "relay.left"
+    RELAY_FORGOTTEN = "relay.forgotten"
 
 
 class Phase(StrEnum):
@@ -248,25 +262,58 @@ def entry_id(message: int) -> str:
     return f"{message}-0"
 
 
-def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
-    """A message from its stream entry.
+def check_version(version: bytes, known: int, what: str) -> None:
+    """Refuse what was written by a newer greenroom than one that knows versions up to ``known``.
 
     Raises:
-        RedisRefused: the entry was written by a newer version of greenroom.
-        InvalidBody: the body is no msgpack.
+        NewerVersion: that it was.
     """
-    if int(entry.get("v", b"1")) > VERSION:
-        raise RedisRefused(f"message {message_id} of room {room} was written by a newer greenroom: upgrade this worker")
-    body = codec.decode(entry["body"])
-    at = dt.datetime.fromisoformat(text(entry["at"]))
+    if not version.isdigit() or int(version) > known:
+        raise NewerVersion(f"{what} was written by a newer greenroom (version {text(version)[:20]}, here {known}): upgrade")
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """In place of the body of a message that is not what greenroom writes: what is wrong with it."""
+
+    error: str
+
+
+def read_message(message_id: int, room: str, attempt: int, entry: Mapping[str, bytes]) -> Message:
+    """A message from its stream entry, whatever that says: the body of one that cannot be read is Unreadable.
+
+    No worker gets to see one that was written by a newer version of greenroom: it is not granted.
+    """
+    body: Any
+    at = _EPOCH
+    try:
+        version = entry.get("v", b"1")
+        if not version.isdigit():
+            raise ValueError("its version is no number")
+        check_version(version, VERSION, f"message {message_id} of room {room}")
+        at = dt.datetime.fromisoformat(text(entry["at"]))
+        body = codec.decode(entry["body"])
+    except (KeyError, ValueError, NewerVersion) as error:
+        body = Unreadable(f"the message is not what greenroom writes: {_why(error)}")
     return Message.model_construct(id=message_id, room=room, body=body, attempt=attempt, enqueued_at=at)
 
 
+def _why(error: Exception) -> str:
+    return f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)[:MAX_WHY_CHARS]
+
+
 def read_output(output_id: bytes, entry: Mapping[bytes, bytes]) -> Output:
-    """An output from its outbox entry."""
+    """An output from its outbox entry.
+
+    Raises:
+        RedisRefused: it is not what greenroom writes.
+    """
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
-    body = codec.decode(entry[b"body"]) if entry.get(b"body") else None
-    return Output.model_validate({**row, "id": text(output_id), "message": read_id(row["message"]), "body": body})
+    try:
+        body = codec.decode(entry[b"body"]) if entry.get(b"body") else None
+        return Output.model_validate({**row, "id": text(output_id), "message": read_id(row["message"]), "body": body})
+    except (KeyError, ValueError) as error:
+        raise RedisRefused(f"output {text(output_id)} is not what greenroom writes: {_why(error)}") from None
 
 
 def read_event(event_id: bytes, entry: Mapping[bytes, bytes]) -> Event:
@@ -276,7 +323,7 @@ def read_event(event_id: bytes, entry: Mapping[bytes, bytes]) -> Event:
     for name in ("message", "ticket", "attempt"):
         if _NUMBER.fullmatch(row.get(name, "")):
             named[name] = read_id(row.pop(name))
-    at = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=min(read_id(text(event_id)), _LAST_MS))
+    at = _EPOCH + dt.timedelta(milliseconds=min(read_id(text(event_id)), _LAST_MS))
     return Event(id=text(event_id), kind=row.pop("event", ""), at=at, **named, details=row)
 
 
@@ -291,19 +338,38 @@ def read_receipts(data: bytes) -> list[Receipt]:
 
 
 def read_dead_letter(letter_id: bytes, entry: Mapping[bytes, bytes]) -> DeadLetter:
-    """A dead letter from its stream entry."""
+    """A dead letter from its stream entry. A body that is no msgpack, of which it may have died, is given as its bytes.
+
+    Raises:
+        NewerVersion: it was written by a newer version of greenroom.
+        RedisRefused: it is not what greenroom writes.
+    """
+    version: bytes = entry.get(b"v", b"1")
+    if version.isdigit():  # else the message died of it
+        check_version(version, VERSION, f"dead letter {text(letter_id)}")
     row = {text(name): text(value) for name, value in entry.items() if name != b"body"}
-    body = codec.decode(entry[b"body"])
-    return DeadLetter.model_validate({**row, "id": text(letter_id), "message": read_id(row["message"]), "body": body})
+    body: Any = entry.get(b"body")
+    with suppress(InvalidBody):
+        body = codec.decode(body or b"")
+    try:
+        return DeadLetter.model_validate({**row, "id": text(letter_id), "message": read_id(row["message"]), "body": body})
+    except (KeyError, ValueError) as error:
+        raise RedisRefused(f"dead letter {text(letter_id)} is not what greenroom writes: {_why(error)}") from None
 
 
 def read_hold(row: Mapping[str, str]) -> Hold | None:
-    """Why the room or agent of this hash is held, or None."""
+    """Why the room or agent of this hash is held, or None.
+
+    Raises:
+        RedisRefused: the hash is not what greenroom writes.
+    """
     if not row.get("mode"):
         return None
-    return Hold.model_validate(
-        {name: row[f"mode_{name}"] for name in ("by", "reason", "at", "cid") if f"mode_{name}" in row} | {"mode": row["mode"]}
-    )
+    said = {name: row[f"mode_{name}"] for name in ("by", "reason", "at", "cid") if f"mode_{name}" in row}
+    try:
+        return Hold.model_validate(said | {"mode": row["mode"]})
+    except ValidationError as error:
+        raise RedisRefused(f"a hash has a mode that greenroom did not write: {_why(error)}") from None
 
 
 def read_status(room: str, entry: Mapping[bytes, bytes], waiting: int) -> RoomStatus:
@@ -313,9 +379,9 @@ def read_status(room: str, entry: Mapping[bytes, bytes], waiting: int) -> RoomSt
         RedisRefused: the hash is not what greenroom writes.
     """
     row = {text(name): text(value) for name, value in entry.items()}
-    processing = read_id(row["processing"]) if "processing" in row else None
-    named = {"processing": processing, "ticket": row.get("cycle"), "shielded": "shield" in row, "hold": read_hold(row)}
     try:
+        processing = read_id(row["processing"]) if "processing" in row else None
+        named = {"processing": processing, "ticket": row.get("cycle"), "shielded": "shield" in row, "hold": read_hold(row)}
         return RoomStatus.model_validate({**row, **named, "room": room, "waiting": waiting})
-    except ValidationError as error:
-        raise RedisRefused(f"room {room} has a hash that greenroom did not write: {error}") from None
+    except ValueError as error:
+        raise RedisRefused(f"room {room} has a hash that greenroom did not write: {_why(error)}") from None

@@ -11,9 +11,10 @@ from redis.asyncio import Redis
 
 from .keys import Keys
 from .pipeline import Durability, Pipeline
-from .records import Message, entry_id, fields, read_id, read_message, text
+from .records import LAYOUT, VERSION, Message, check_version, entry_id, fields, read_id, read_message, text
+from .retention import Retention
 
-Settlement = Literal["consume", "release", "fail", "reject"]
+Settlement = Literal["consume", "release", "too_new", "fail", "reject"]
 KEEP_STATE, DELETE_STATE = b"=", b"-"
 
 
@@ -83,8 +84,8 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A heartbeat's answer: ``ok``, ``lapsed``, ``superseded`` or ``emptied``, the incarnation, the agent's instance id and the
-    server's time.
+    """A heartbeat's answer: ``ok``, ``lapsed``, ``superseded``, ``emptied`` or ``newer``, the incarnation (of ``newer``, the
+    version), the agent's instance id and the server's time.
     """
 
     word: str
@@ -110,11 +111,40 @@ class Backlog:
     oldest_s: tuple[float, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A dead letter that was over the limit: its id, room and message, and of what it had died."""
+
+    id: str
+    room: str
+    message: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one call has swept; with ``more``, the next one passes over ``passed`` idle rooms."""
+
+    more: bool
+    passed: int
+    dropped: list[Dropped]
+    forgotten: int
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The output that a relay is to hand over next: its id, and the outbox's entry as Redis has it."""
+
+    id: str
+    entry: list[bytes]
+
+
 class Store:
     """One agent's rooms in Redis, over one pipelined connection.
 
     Each call answers a future, which may hold RedisUnavailable (within the pipeline's patience) or RedisRefused. With
-    ``durability`` those that a client makes to change something (enqueue, discard, requeue, control) may hold NotReplicated.
+    ``durability`` those that a client makes to change something (enqueue, discard, requeue, control, forget_relay) may hold
+    NotReplicated.
     """
 
     def __init__(
@@ -136,7 +166,7 @@ class Store:
         return self.pipeline.run("discard", room, entry_id(message), request, decode=_answer, durable=True)
 
     def requeue(self, dead_id: str, request: str) -> Future[tuple[str, int] | None]:
-        """The room and the new message's id, or None when there is no such dead letter."""
+        """The room and the new message's id, or None when there is no such dead letter. May hold NewerVersion."""
         return self.pipeline.run("requeue", dead_id, request, decode=_requeued, durable=True)
 
     # Cycles. --------------------------------------------------------------------------------------
@@ -229,16 +259,37 @@ class Store:
         """How many rooms of dead workers were moved to this one's pending list."""
         return self.pipeline.run("adopt", worker, most, decode=_count)
 
+    def retain(self, worker: str, incarnation: int, retention: Retention) -> Future[Answer]:
+        """Say what is kept: the newest worker's word counts."""
+        return self.pipeline.run("retain", worker, incarnation, *retention.words(), decode=_answer)
+
+    def sweep(self, passed: int) -> Future[Swept]:
+        """Drop some of what is kept for too long, but for the first ``passed`` idle rooms."""
+        return self.pipeline.run("sweep", passed, decode=_swept)
+
     def pending(self, worker: str, after: str, count: int) -> Future[list[tuple[str, str]]]:
         """Ready id and room of what this worker owns, page by page."""
         words = ("XREADGROUP", "GROUP", "supervisors", worker, "COUNT", count, "STREAMS", self.keys.ready, after)
         return self.pipeline.command(*words, decode=read_ready)
 
+    # Relays. --------------------------------------------------------------------------------------
+
+    def relay(self, name: str, token: str, *, lease_ms: int | None) -> Future[Answer]:
+        """Register a relay, and take or renew its lease; None ends it."""
+        return self.pipeline.run("relay", name, token, "" if lease_ms is None else lease_ms, decode=_answer)
+
+    def deliver(self, name: str, token: str, room: str, *, done: str = "", rejected: str = "") -> Future[Due | Answer]:
+        """What is due in a room, after ``done`` was handed over, or ``rejected`` says why it was not."""
+        return self.pipeline.run("deliver", name, token, room, done, rejected, decode=_due)
+
+    def forget_relay(self, name: str, request: str) -> Future[Answer]:
+        return self.pipeline.run("forget_relay", name, request, decode=_answer, durable=True)
+
 
 def read_ready(reply: Any) -> list[tuple[str, str]]:
-    """Ready id and room of each entry of an XREADGROUP reply."""
+    """Ready id and room of each entry of an XREADGROUP reply; no script wrote one that names no room (an empty string)."""
     entries = reply[0][1] if reply else []
-    return [(text(ready), text(fields(flat)["room"])) for ready, flat in entries if flat]
+    return [(text(ready), text(fields(flat).get("room", b""))) for ready, flat in entries if flat]
 
 
 def _flag(on: bool) -> str:
@@ -271,6 +322,8 @@ def _count(answer: list[Any]) -> int:
 
 
 def _beat(answer: list[Any]) -> Beat:
+    if answer[0] == b"newer":
+        check_version(answer[1], LAYOUT, "what this agent has in Redis")
     word, incarnation, instance, at_ms = [*answer, b"", b"0"][:4]
     return Beat(text(word), int(incarnation), text(instance), int(at_ms))
 
@@ -290,6 +343,12 @@ def _backlog(answer: list[Any]) -> Backlog:
     )
 
 
+def _swept(answer: list[Any]) -> Swept:
+    flat = list(map(text, answer[2]))
+    dropped = [Dropped(*flat[i : i + 4]) for i in range(0, len(flat), 4)]
+    return Swept(answer[0] == b"more", int(answer[1]), dropped, int(answer[3]))
+
+
 def _enqueued(answer: list[Any]) -> Enqueued | Answer:
     if answer[0] == b"ok":
         return Enqueued(read_id(text(answer[1])), int(answer[2]))
@@ -297,7 +356,13 @@ def _enqueued(answer: list[Any]) -> Enqueued | Answer:
 
 
 def _requeued(answer: list[Any]) -> tuple[str, int] | None:
+    if answer[0] == b"newer":
+        check_version(answer[1], VERSION, "the dead letter")
     return (text(answer[1]), read_id(text(answer[2]))) if answer[0] == b"ok" else None
+
+
+def _due(answer: list[Any]) -> Due | Answer:
+    return Due(text(answer[1]), answer[2]) if answer[0] == b"output" else Answer(text(answer[0]))
 
 
 def _taken(room: str, answer: list[Any]) -> Grant | Answer:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
-from .keys import check_name
+from .keys import check_room
 from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
 from .room_handles import RoomHandle
@@ -101,7 +101,7 @@ class Client:
             yield item
 
     def room(self, room: str) -> RoomHandle:
-        return RoomHandle(self, check_name(room, "room"))
+        return RoomHandle(self, check_room(room))
 
     def send(self, room: str, body: Any, *, key: str | None = None) -> int:
         return self._run(self._client.send(room, body, key=key))
@@ -151,6 +151,9 @@ class Client:
 
     def discard(self, room: str, message: int) -> None:
         self._run(self._client.discard(room, message))
+
+    def forget_relay(self, name: str) -> None:
+        self._run(self._client.forget_relay(name))
 
     def requeue(self, letter_id: str) -> tuple[str, int]:
         return self._run(self._client.requeue(letter_id))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
@@ -81,15 +82,25 @@ class Wakeups:
             failures = min(failures + 1, 5)
 
     async def _listen(self, connection: AbstractConnection) -> None:
-        asked = False
-        while True:
-            reply = await connection.read_response(timeout=QUIET_S)
-            if reply is None:
-                if asked:
-                    raise TimeoutError("the server is silent")
-                asked = True
-                await connection.send_command("PING", check_health=False)
-                continue
-            asked = False
+        async for reply in published(connection):
             for event in self._watched.get(reply[1], ()):
                 event.set()
+
+
+async def published(connection: AbstractConnection) -> AsyncIterator[list[Any]]:
+    """What the server says on a connection that has subscribed; one that says nothing for long is asked for a word.
+
+    Raises:
+        TimeoutError: it has none.
+    """
+    asked = False
+    while True:
+        reply = await connection.read_response(timeout=QUIET_S)
+        if reply is None:
+            if asked:
+                raise TimeoutError("the server is silent")
+            asked = True
+            await connection.send_command("PING", check_health=False)
+            continue
+        asked = False
+        yield reply

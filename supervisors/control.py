@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from redis.exceptions import RedisError
 from ..actors.transitions import Signal
 from ..protocol.connect import back_off, open_connection
 from ..protocol.errors import InvalidRequest
-from ..protocol.keys import check_name
+from ..protocol.keys import check_room
 from ..protocol.log import log
 from ..protocol.records import Outcome, check_mode, fields, text
 from .rooms import RoomSignal
@@ -56,7 +57,8 @@ class ControlListener(Service):
         """
         seen, keys = self._worker.control_seen, self._store.keys
         if seen is None:
-            return text(await ask(connection, "HGET", keys.root, "control_cursor") or b"0-0")
+            cursor = text(await ask(connection, "HGET", keys.root, "control_cursor") or b"")
+            return cursor if re.fullmatch(r"[0-9]{1,18}-[0-9]{1,18}", cursor) else "0-0"
         return seen if await ask(connection, "XRANGE", keys.control, seen, seen) else "0-0"
 
     async def _read(self, connection: AbstractConnection) -> None:
@@ -77,8 +79,10 @@ class ControlListener(Service):
             if (await self._store.malformed(entry, str(error))).word == "ok":
                 log.warning("signal.malformed", entry=entry, error=str(error))
             return
-        word, _ = await self._store.control(mode, rooms, cid=entry, raw=entry, **options)
-        if word == "ok":
+        word, detail = await self._store.control(mode, rooms, cid=entry, raw=entry, **options)
+        if word == "unreadable":
+            log.warning("signal.malformed", entry=entry, error=text(detail))
+        elif word == "ok":
             log.info("signal.applied", cid=entry, mode=mode, rooms=" ".join(rooms) or "everywhere", by=options["by"])
 
     def _wake(self, entry: str, row: Mapping[str, bytes]) -> None:
@@ -124,7 +128,7 @@ def read_signal(row: Mapping[str, bytes]) -> tuple[str, tuple[str, ...], dict[st
     everywhere = clean.get("everywhere", "").lower() in YES
     if ("room" in clean) == everywhere:
         raise InvalidRequest("want either room, or everywhere 1")
-    rooms = () if everywhere else (check_name(clean["room"], "room"),)
+    rooms = () if everywhere else (check_room(clean["room"]),)
     options: dict[str, Any] = {"by": clean.get("by", "redis-cli"), "reason": clean.get("reason", "")}
     if "message" in clean:
         number = clean["message"].removesuffix("-0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
@@ -101,6 +102,12 @@ class Dispatcher(Service):
                     await self._activate([(ready, room)])
             after = page[-1][0]
 
+    async def _drop(self, ready: str) -> None:
+        """Claim an entry that names no room: it is no room's own, and so dropped."""
+        context = self._worker.context
+        claim = partial(self._store.claim, "", worker=context.worker, incarnation=context.incarnation)
+        await claim(ready=ready, request=f"drop:{ready}", terms=context.spec.terms)
+
     async def _keep_pace(self) -> None:
         now = asyncio.get_running_loop().time()
         await asyncio.sleep(max(0.0, self._resume_at - now))
@@ -108,7 +115,10 @@ class Dispatcher(Service):
 
     async def _activate(self, entries: list[tuple[str, str]]) -> None:
         for ready, room in entries:
-            self._worker.tell_rooms(Activate(ready, room))
+            if room:
+                self._worker.tell_rooms(Activate(ready, room))
+            else:
+                await self._drop(ready)
         # The room supervisor takes a slot for each: it must have done so before they are counted again.
         rooms = self._worker.rooms
         while rooms is not None and rooms.is_alive() and not rooms.actor_inbox.empty():  # noqa: ASYNC110  # a turn or two

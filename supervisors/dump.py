@@ -26,15 +26,30 @@ PATIENCE_S = 2.0
 
 
 def describe(
-    name: str, control: LoopThread, user: LoopThread, rooms: pykka.ActorRef[RoomSupervisor] | None, agent: object
+    name: str,
+    control: LoopThread,
+    user: LoopThread,
+    rooms: pykka.ActorRef[RoomSupervisor] | None,
+    agent: object,
+    children: Sequence[str] = (),
 ) -> str:
-    """The rooms at work with state, ticket and age, the tasks of both loops, and the stacks of all threads but this one."""
-    lines = [f"dump of worker {name}, agent {agent}, pid {os.getpid()}"]
-    lines += _rooms(control, rooms)
-    for loop in (control, user):
+    """The rooms at work with state, ticket and age, these lines about child processes, the tasks of both loops, and the stacks
+    of all threads but this one.
+    """
+    return _dump(f"worker {name}", agent, [*_rooms(control, rooms), *children], control, user)
+
+
+def describe_relay(name: str, control: LoopThread, user: LoopThread, agent: object) -> str:
+    """The tasks of both loops, with one for each room at work, and the stacks of all threads but this one."""
+    return _dump(f"relay {name}", agent, [], control, user)
+
+
+def _dump(who: str, agent: object, rooms: list[str], *loops: LoopThread) -> str:
+    lines = [f"dump of {who}, agent {agent}, pid {os.getpid()}", *rooms]
+    for loop in loops:
         lines += _tasks(loop)
     lines += _threads()
-    return "\n".join((*lines, f"end of the dump of worker {name}"))
+    return "\n".join((*lines, f"end of the dump of {who}"))
 
 
 def _more(shown: Sequence[object], count: int) -> list[str]:

@@ -42,10 +42,17 @@ Place = tuple[int, int]
 _OF_THE_AGENT = (
     EventKind.MESSAGE_DISCARDED,
     EventKind.MESSAGE_REQUEUED,
+    EventKind.MESSAGE_DROPPED,
     EventKind.SIGNAL_APPLIED,
     EventKind.SIGNAL_MALFORMED,
+    EventKind.ROOM_FORGOTTEN,
     EventKind.WORKER_JOINED,
     EventKind.WORKER_LEFT,
+    EventKind.OUTPUT_REJECTED,
+    EventKind.RELAY_REGISTERED,
+    EventKind.RELAY_JOINED,
+    EventKind.RELAY_LEFT,
+    EventKind.RELAY_FORGOTTEN,
 )
 KINDS = tuple(kind for kind in EventKind if kind not in _OF_THE_AGENT)
 

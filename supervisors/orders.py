@@ -6,11 +6,13 @@ import faulthandler
 import os
 import signal
 import threading
+import time
 from enum import Enum
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Self
 
 EARLY_S = 5.0
+LOOK_S = 0.5
 STDERR = 2
 
 
@@ -25,9 +27,9 @@ class Order(Enum):
 class Orders:
     """Puts into ``events`` what this process is told: SIGTERM and SIGINT are STOP, a second one FORCE, and SIGUSR1 is DUMP.
 
-    A parent gives its orders over a pipe, ``lifeline``, whose end it alone holds: when it dies, however it dies, the pipe is
-    at its end, and that is STOP. A STOP of the parent and one of the operating system are not two signals: a service manager
-    tells all processes at once.
+    A parent gives its orders over a socket, ``lifeline``, whose other end it alone holds: when it dies, however it dies, the
+    socket is at its end, and that is STOP. A STOP of the parent and one of the operating system are not two signals: a service
+    manager tells all processes at once.
 
     Enter it on the main thread before the agent's code is imported. Until ``begin`` there is nothing to stop: a STOP then
     raises KeyboardInterrupt in the main thread, and ends a child after 5 s if the code that is imported keeps it.
@@ -36,7 +38,7 @@ class Orders:
     def __init__(self, lifeline: int | None = None) -> None:
         # Signal handlers may put into a SimpleQueue, whatever they have interrupted: into a Queue or an Event they may not.
         self.events: SimpleQueue[object] = SimpleQueue()
-        self._lifeline = lifeline
+        self.lifeline = lifeline
         self._begun = False
         self._signals = 0
         self._pid = os.getpid()
@@ -44,9 +46,9 @@ class Orders:
     def __enter__(self) -> Self:
         numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
         self._before = {number: signal.signal(number, self._signalled) for number in numbers}
-        if self._lifeline is not None:
-            os.set_inheritable(self._lifeline, False)
-            threading.Thread(target=self._listen, args=(self._lifeline,), name="greenroom-lifeline", daemon=True).start()
+        if self.lifeline is not None:
+            os.set_inheritable(self.lifeline, False)
+            threading.Thread(target=self._listen, args=(self.lifeline,), name="greenroom-lifeline", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,6 +58,20 @@ class Orders:
     def begin(self) -> None:
         """From now on somebody takes the events."""
         self._begun = True
+
+    def next(self, due_s: float | None = None) -> object:
+        """The next event; None when it is ``due_s`` by the monotonic clock before there is one. For the main thread.
+
+        It wakes every half second: while one signal is pending the kernel hands the next to any thread, and that does not wake
+        this one, which alone runs Python's handlers.
+        """
+        while True:
+            left_s = LOOK_S if due_s is None else min(LOOK_S, due_s - time.monotonic())
+            try:
+                return self.events.get(timeout=max(0.0, left_s))
+            except Empty:
+                if due_s is not None and time.monotonic() >= due_s:
+                    return None
 
     def _signalled(self, number: int, _frame: object) -> None:
         if os.getpid() != self._pid:  # a fork that the agent's code has made: it has nobody to tell, and is to end

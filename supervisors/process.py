@@ -12,13 +12,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, IntEnum
 from queue import SimpleQueue
-from typing import Any, NoReturn, TextIO, cast
+from typing import Any, NoReturn, Protocol, TextIO, cast
 
 from ..protocol.errors import AgentError, GreenroomError, InvalidRequest, RedisEmptied, RedisError, Superseded
 from ..protocol.log import log
+from .notify import Notifier
 from .orders import Order, Orders
 from .supervisor import BudgetSpent
-from .system import DEFAULT_GRACE, ActorSystem
+from .system import DEFAULT_GRACE
 
 EXIT_S = 5.0
 
@@ -106,53 +107,73 @@ class _Over:
         self.error = error
 
 
+class Runnable(Protocol):
+    """What a process runs: an actor system, or a relay."""
+
+    name: str
+
+    def start(self) -> object: ...
+    def stop(self, grace: timedelta, /) -> None: ...
+    def wait(self, timeout: float | None = None, /) -> bool: ...
+    def dump(self) -> str: ...
+    def report_every(self, period_s: float, report: Callable[[str], object], /) -> None: ...
+
+
 _Events = SimpleQueue[object]
-_dumping = threading.Lock()
+_dumping, _dumps = threading.Lock(), threading.BoundedSemaphore(2)  # one that is being written, and one that waits for it
 
 
-def run_process(system: ActorSystem, grace: timedelta = DEFAULT_GRACE, orders: Orders | None = None) -> ExitCode:
+def run_process(system: Runnable, grace: timedelta = DEFAULT_GRACE, orders: Orders | None = None) -> ExitCode:
     """Run ``system`` until it ends or the process is told to; answer the exit code, and say on stderr why if it is not 0.
 
     The first SIGTERM or SIGINT stops the system with ``grace``; the second gives up at once, with FAILED; SIGUSR1 has it say on
     stderr what it is doing. Call it on the main thread, where Python handles signals. ``orders``, if entered before, tells what
-    came until now.
+    came until now. systemd, if it asks to be notified, or the parent of several workers is told how it is.
     """
     with contextlib.ExitStack() as stack:
         orders = orders or stack.enter_context(Orders())
         orders.begin()
+        told = Notifier.from_environment() if orders.lifeline is None else Notifier.to_parent(orders.lifeline)
+        notifier = stack.enter_context(told)
         _spawn(_start_and_wait, system, orders.events)
-        code, words = _conduct(system, grace, orders.events)
-    if words:
-        complain(words)
+        code, words = _conduct(system, grace, orders, notifier)
+        if words:
+            complain(words)
+            notifier.say(words)
     return code
 
 
-def _conduct(system: ActorSystem, grace: timedelta, events: _Events) -> tuple[ExitCode, str]:
+def _conduct(system: Runnable, grace: timedelta, orders: Orders, notifier: Notifier) -> tuple[ExitCode, str]:
     told = ready = ended = stopping = False
-    while not isinstance(event := events.get(), _Over):
+    while not isinstance(event := orders.next(), _Over):
         if event is Order.FORCE:
             return ExitCode.FAILED, "forced to end by a second signal: what is in flight is replayed when its lease has run out"
         if event is Order.DUMP:
             _spawn(_dump, system)
+        if event is _Event.READY:
+            ready = True
+            notifier.ready("works")
+            system.report_every(notifier.period_s, notifier.alive)
         told |= event is Order.STOP
-        ready |= event is _Event.READY
         ended |= event is _Event.ENDED
         if ready and (told or ended) and not stopping:
             stopping = True
+            notifier.stopping("ends")
             if told:
                 log.info("process.stopping", grace_s=grace.total_seconds())
-            _spawn(_stop, system, grace, events)
+            _spawn(_stop, system, grace, orders.events)
     return exit_code(event.error), _words(event.error)
 
 
-def _dump(system: ActorSystem) -> None:
-    if not _dumping.acquire(blocking=False):
-        return  # the last one is not out yet
+def _dump(system: Runnable) -> None:
+    if not _dumps.acquire(blocking=False):
+        return
     try:
-        sys.stderr.write(f"{system.dump()}\n")
-        sys.stderr.flush()
+        with _dumping:
+            sys.stderr.write(f"{system.dump()}\n")
+            sys.stderr.flush()
     finally:
-        _dumping.release()
+        _dumps.release()
 
 
 def _words(error: BaseException | None) -> str:
@@ -164,7 +185,7 @@ def _words(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _start_and_wait(system: ActorSystem, events: _Events) -> None:
+def _start_and_wait(system: Runnable, events: _Events) -> None:
     try:
         system.start()
     except BaseException as error:
@@ -176,7 +197,7 @@ def _start_and_wait(system: ActorSystem, events: _Events) -> None:
     events.put(_Event.ENDED)
 
 
-def _stop(system: ActorSystem, grace: timedelta, events: _Events) -> None:
+def _stop(system: Runnable, grace: timedelta, events: _Events) -> None:
     try:
         system.stop(grace)
         system.wait(0)

@@ -24,6 +24,7 @@ from .restart import RestartHistory, RestartPolicy
 # at work: this one is for a room in which nothing succeeds any more.
 ROOM_POLICY = RestartPolicy(intensity=20, period=timedelta(minutes=5))
 MAX_REASON_CHARS = 500
+REFUSED_S, REFUSED_MOST_S = 1.0, 30.0  # how long a room waits that Redis refuses; each time twice as long, up to the second
 GIVEN_UP_S = 1.0  # how long after it was stopped a room is looked at once more, to let go of what it had in processing
 
 
@@ -74,6 +75,8 @@ class _Child:
     ref: pykka.ActorRef[Room]
     history: RestartHistory | None = None
     timer: asyncio.TimerHandle | None = None
+    refusals: int = 0  # in a row
+    refused_s: float = 0.0  # the last
 
 
 class RoomSupervisor(LoopActor):
@@ -117,8 +120,9 @@ class RoomSupervisor(LoopActor):
                 tell(self.whereis(room), message.signal)
         elif isinstance(message, Drain):
             self._draining = message
-            for child in self._children.values():
-                tell(child.ref, message)
+            for room, child in list(self._children.items()):
+                if not tell(child.ref, message) and child.refusals:
+                    self._forget(room)  # it waits for Redis to take it, and there is nothing of it to finish
         elif isinstance(message, Owned):
             for room, child in self._children.items():
                 if child.ready not in message.entries:
@@ -171,8 +175,8 @@ class RoomSupervisor(LoopActor):
         self._context.counts.restarts["failed" if recorded else "redis" if redis_failed else "crashed"] += 1
         if not recorded:
             log.error("room.crashed", **names_of(room, exited.machine.grant), exc_info=failure)
-        if redis_failed:  # Redis' trouble, and every room's: no reason to stop this one
-            self._restart_in(GIVEN_UP_S, room, child)
+        if redis_failed:  # Redis' trouble, and every room's, or a broken record: no reason to stop this one
+            self._restart_in(self._refused(child), room, child)
             return
         child.history = child.history or RestartHistory(self._policy)
         delay_s = child.history.next_delay_s(self.loop.loop.time())
@@ -182,6 +186,13 @@ class RoomSupervisor(LoopActor):
             self._restart(room, child)  # the claim will say how long to wait
         else:
             self._restart_in(delay_s, room, child)
+
+    def _refused(self, child: _Child) -> float:
+        """How long to wait before Redis is asked again about a room that it refuses."""
+        now = self.loop.loop.time()
+        child.refusals = child.refusals + 1 if now - child.refused_s < 2 * REFUSED_MOST_S else 1
+        child.refused_s = now
+        return min(REFUSED_MOST_S, REFUSED_S * 2.0 ** (child.refusals - 1))
 
     def _give_up(self, room: str, child: _Child, failure: BaseException) -> None:
         """Stop the room durably: an operator sees why, and play tries again."""
@@ -205,7 +216,9 @@ class RoomSupervisor(LoopActor):
             child.ref = self._begin(room, child.ready)
 
     def _forget(self, room: str) -> None:
-        del self._children[room]
+        child = self._children.pop(room)
+        if child.timer is not None:
+            child.timer.cancel()
         self._context.active.pop(room, None)
         if not self._children:
             self._empty.set()

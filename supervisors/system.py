@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,24 +18,28 @@ import pykka
 
 from ..actors.agent import Agent, inspect_agent
 from ..actors.counts import Counts
+from ..actors.isolation import ChildPool
 from ..actors.loop import LoopThread
 from ..actors.loop_actor import monitor
 from ..actors.room import RoomContext
-from ..actors.runner import Runner
+from ..actors.runner import Runner, Starter
 from ..actors.slots import Slots
 from ..actors.transitions import Drain
 from ..protocol.client import DEFAULT_REDIS
 from ..protocol.connect import check_server, connect, translate, without_password
-from ..protocol.errors import GreenroomError, InvalidRequest
+from ..protocol.errors import GreenroomError, InvalidRequest, NewerVersion
 from ..protocol.keys import Keys, check_name
 from ..protocol.log import log, told
+from ..protocol.retention import Retention
 from ..protocol.store import Store
 from .control import ControlListener
 from .dispatcher import Dispatcher
 from .dump import describe
+from .housekeeper import Housekeeper
 from .listeners import Listener, ListenerFeed, Listeners
 from .loop_watch import LoopWatch
 from .measures import Measures, measure
+from .probes import ProbeSocket
 from .rooms import RoomSupervisor
 from .supervisor import ChildSpec, Strategy, Supervisor
 from .worker import Worker, WorkerLease, describe_process
@@ -59,16 +64,19 @@ class ActorSystem:
     It takes nothing over: no signal handlers, no logging configuration, no event-loop policy.
 
     Args:
-        agent_class: a subclass of ``Agent``; one instance of it is made, on ``start``.
+        agent_class: a subclass of ``Agent``; one instance of it is made, on ``start``; with ``isolation = "process"`` one in
+            each child process.
         agent: the agent's name, the namespace of all its rooms.
-        redis: ``redis://``, ``rediss://`` or ``unix://`` URL.
+        redis: ``redis://``, ``rediss://``, ``unix://``, ``sentinel://`` or ``cluster://`` URL, as for ``Client``.
         name: this worker's name; with the same name as before, a restarted worker takes its rooms back at once. By default the
             host's name and the process id, which waits for the lease instead.
-        max_rooms: how many rooms may be at work at once.
+        max_rooms: how many rooms may be at work at once; with ``isolation = "process"`` no more than ``max_processes``.
         lease: how long a worker that is gone keeps its rooms, 1 s or more.
         recovery_rate: how many rooms a second are resumed after a restart or a take-over, beside new work.
         redis_patience: when Redis has been unreachable for longer than this, the system ends with RedisUnavailable. None: it
             waits for ever, and work resumes by itself.
+        retention: what Redis keeps of the agent, and for how long: of all its workers, what the newest one says.
+        probes: a directory for a Unix socket on which this worker answers ``greenroom check``.
         on_end: called once, on a thread of its own, when a system that had started has ended: with None by ``stop``, else with
             the error that ``wait`` raises; then ``stop`` is still to be called, and it may be from there. What it raises is
             logged. ``stop`` waits 2 s for it at the most.
@@ -88,6 +96,8 @@ class ActorSystem:
         lease: timedelta = DEFAULT_LEASE,
         recovery_rate: float = 100.0,
         redis_patience: timedelta | None = None,
+        retention: Retention | None = None,
+        probes: str | os.PathLike[str] | None = None,
         on_end: OnEnd | None = None,
     ) -> None:
         self._spec = inspect_agent(agent_class)
@@ -99,15 +109,19 @@ class ActorSystem:
             raise InvalidRequest(f"lease: want a timedelta of 1 s or more, got {lease!r}")
         if not isinstance(recovery_rate, int | float) or not recovery_rate > 0:
             raise InvalidRequest(f"recovery_rate: want rooms a second, more than 0, got {recovery_rate!r}")
-        connect(redis)  # a URL that is none is refused here and not on another thread
+        connect(redis, self._keys.root)  # a URL that is none is refused here and not on another thread
         self._url = redis
         if redis_patience is not None and not (isinstance(redis_patience, timedelta) and redis_patience > timedelta(0)):
             raise InvalidRequest(f"redis_patience: want a timedelta of more than 0, or None, got {redis_patience!r}")
+        if retention is not None and not isinstance(retention, Retention):
+            raise InvalidRequest(f"retention: want a Retention, got {retention!r}")
         if on_end is not None and not callable(on_end):
             raise InvalidRequest(f"on_end: want a function, got {on_end!r}")
+        self._probes = None if probes is None else ProbeSocket(Path(probes), agent, self.name, lambda: self.ready)
         self._max_rooms = max_rooms
         self._lease = lease
         self._redis_patience_s = None if redis_patience is None else redis_patience.total_seconds()
+        self._retention = Retention() if retention is None else retention
         self._on_end = on_end
         self._telling: threading.Thread | None = None
         self._recovery_rate = float(recovery_rate)
@@ -123,6 +137,7 @@ class ActorSystem:
         self._control = LoopThread("greenroom-control", fields=fields)
         self._user = LoopThread("greenroom-user", fields=fields)
         self._counts = Counts()
+        self._pool = ChildPool(self._spec, self._keys.agent, self._control) if self._spec.in_process else None
         self._listeners = Listeners(self.name, self._control)
 
     # Start. ---------------------------------------------------------------------------------------
@@ -132,6 +147,7 @@ class ActorSystem:
 
         Raises:
             RedisUnavailable, RedisRefused: Redis cannot be used; nothing was started.
+            AgentError: no child process can be started, or load the agent.
             GreenroomError: it was started before.
         """
         with self._lock:
@@ -139,10 +155,10 @@ class ActorSystem:
                 raise GreenroomError("an ActorSystem is started once: make a new one")
             self._started = True
         try:
-            agent = self._spec.agent_class()
+            starter = self._pool or Runner(self._spec, self._keys.agent, self._spec.agent_class(), self._user)
             self._control.start()
             self._user.start()
-            self._control.run(self._begin(agent)).result()
+            self._control.run(self._begin(starter)).result()
             self._ended.add_done_callback(self._tell_host)
         except BaseException:
             self._stopping = True
@@ -154,25 +170,30 @@ class ActorSystem:
             self._begun.set()
         return self
 
-    async def _begin(self, agent: Agent) -> None:
-        self._redis = connect(self._url)
+    async def _begin(self, starter: Starter) -> None:
+        self._redis = connect(self._url, self._keys.root)
         self._store = Store(self._redis, self._keys)
         try:
+            if self._probes is not None:
+                await self._probes.open()
             for warning in await check_server(self._redis):
                 log.warning("redis.check", warning=warning)
-            await self._join(agent)
+            if self._pool is not None:
+                await self._pool.open()
+            await self._join(starter)
         except BaseException:
-            await self._store.close()
-            await self._redis.aclose()
+            if self._pool is not None:
+                await self._pool.close()
+            await self._close()
             raise
 
-    async def _join(self, agent: Agent) -> None:
+    async def _join(self, starter: Starter) -> None:
         context = RoomContext(
             control=self._control,
             store=self._store,
-            runner=Runner(self._spec, self._keys.agent, agent, self._user),
+            runner=starter,
             spec=self._spec,
-            slots=Slots(self._max_rooms),
+            slots=Slots(min(self._max_rooms, self._spec.agent_class.max_processes) if self._pool else self._max_rooms),
             worker=self.name,
             counts=self._counts,
         )
@@ -183,10 +204,12 @@ class ActorSystem:
             recovery_rate=self._recovery_rate,
             redis_patience_s=self._redis_patience_s,
             about=describe_process(),
+            retention=self._retention,
         )
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self._worker.beat()
+                await self._worker.retain()
                 await self._listeners.open(self._store)
         except TimeoutError as error:
             raise translate(error) from None
@@ -207,6 +230,7 @@ class ActorSystem:
             ChildSpec("dispatcher", lambda: Dispatcher.start(worker)),
             ChildSpec("listeners", lambda: ListenerFeed.start(worker, self._listeners)),
             ChildSpec("loop_watch", lambda: LoopWatch.start(worker, self._user)),
+            ChildSpec("housekeeper", lambda: Housekeeper.start(worker)),
         ]
         self._root: pykka.ActorRef[Supervisor] = Supervisor.start(specs, loop=self._control, strategy=Strategy.REST_FOR_ONE)
         monitor(self._root, self._root_ended)
@@ -220,12 +244,23 @@ class ActorSystem:
             self._fail(failure)
 
     def _fatal(self, error: GreenroomError) -> None:
-        """The worker must not go on: it lets go of everything at once. What it had in processing is fenced or replayed."""
+        """The worker must not go on: it lets go of everything at once. What it had in processing is fenced or replayed. One
+        that is only too old gives it back, with the attempt refunded.
+        """
         log.error("worker.ended", error=error)
         root = self._root._actor_weakref()
         if root is not None:
-            self._closing = asyncio.ensure_future(root.shut_down())
+            self._closing = asyncio.ensure_future(
+                self._give_back(root) if isinstance(error, NewerVersion) else root.shut_down()
+            )
         self._fail(error)
+
+    async def _give_back(self, root: Supervisor, grace_s: float = 0.0) -> None:
+        await root.stop_child("dispatcher")
+        await self._drain(grace_s)
+        if self._store.pipeline.connected:
+            await self._listeners.catch_up()
+        await root.shut_down()
 
     def _fail(self, error: BaseException) -> None:
         """On the control loop: whoever waits is told."""
@@ -265,19 +300,22 @@ class ActorSystem:
         if self._closing is not None:
             await self._closing  # it lets go already: there is nothing to drain
         elif root is not None and self._root.is_alive():
-            await root.stop_child("dispatcher")
-            await self._drain(grace_s)
-            if self._store.pipeline.connected:
-                await self._listeners.catch_up()
-            await root.shut_down()
+            await self._give_back(root, grace_s)
+        if self._pool is not None:
+            await self._pool.close()
         if self._store.pipeline.connected:
             try:
                 async with asyncio.timeout(LEAVE_S):
                     await self._store.leave(self.name, self._worker.context.incarnation)
             except (TimeoutError, GreenroomError) as error:
                 log.warning("worker.left_badly", error=error)
+        await self._close()
+
+    async def _close(self) -> None:
         await self._store.close()
         await self._redis.aclose()
+        if self._probes is not None:
+            self._probes.close()
 
     async def _drain(self, grace_s: float) -> None:
         rooms = self._worker.rooms._actor_weakref() if self._worker.rooms is not None else None
@@ -366,12 +404,25 @@ class ActorSystem:
             store=self._store if started else None,
         )
 
+    def report_every(self, period_s: float, report: Callable[[str], object]) -> None:
+        """Have ``report`` called with how it is, in a few words, at once and every ``period_s`` seconds until it has ended: on
+        the control loop, so only while that turns. It must not wait.
+        """
+        self._control.every(period_s, lambda: report(self._in_words()))
+
+    def _in_words(self) -> str:
+        what = f"rooms at work: {self._worker.context.slots.used}"
+        if self._stopping or self._ended.done():
+            return f"ends, {what}"
+        return what if self.ready else f"waits for Redis, {what}"
+
     def dump(self) -> str:
-        """What this process is doing, for its operator: the rooms at work with state, ticket and age, the tasks of both loops,
-        and all threads with their stacks. From any thread but the library's, whatever hangs.
+        """What this process is doing, for its operator: the rooms at work with state, ticket and age, the child processes, the
+        tasks of both loops, and all threads with their stacks. From any thread but the library's, whatever hangs.
         """
         rooms = self._worker.rooms if hasattr(self, "_worker") else None
-        return describe(self.name, self._control, self._user, rooms, self._keys.agent)
+        children = self._pool.describe() if self._pool is not None else []
+        return describe(self.name, self._control, self._user, rooms, self._keys.agent, children)
 
     # Context managers. ----------------------------------------------------------------------------
 

@@ -15,8 +15,9 @@ import pykka
 
 from ..actors.loop_actor import tell
 from ..actors.room import RoomContext
-from ..protocol.errors import GreenroomError, RedisEmptied, RedisUnavailable, Superseded
+from ..protocol.errors import GreenroomError, NewerVersion, RedisEmptied, RedisUnavailable, Superseded
 from ..protocol.log import log
+from ..protocol.retention import Retention
 from ..protocol.store import Beat
 from .rooms import Owned, RoomSupervisor
 from .service import Service
@@ -43,6 +44,7 @@ class Worker:
     ahead_s: float = 0.0  # how far the server's time is ahead of the monotonic clock here
     counted: tuple[int, int] = (0, 0)  # the last entry of the control stream that was counted
     about: dict[str, str] = field(default_factory=dict)
+    retention: Retention = field(default_factory=Retention)
 
     @property
     def name(self) -> str:
@@ -69,6 +71,7 @@ class Worker:
         Raises:
             Superseded: a newer worker of this name exists.
             RedisEmptied: this is not the Redis that the worker joined, or it has lost its data.
+            NewerVersion: the agent's data is of a newer version.
         """
         context, asked_s = self.context, time.monotonic()
         beat = await context.store.heartbeat(
@@ -76,7 +79,7 @@ class Worker:
             context.incarnation or None,
             lease_ms=int(self.lease_s * 1000),
             instance=self.instance or uuid.uuid4().hex,
-            about={**self.about, "rooms": str(context.slots.used)},
+            about=self._about(),
         )
         if beat.word == "superseded":
             raise Superseded(
@@ -90,6 +93,15 @@ class Worker:
         self.held_until_s = asked_s + self.lease_s
         self.ahead_s = beat.at_ms / 1000 - (asked_s + time.monotonic()) / 2
         return beat
+
+    def _about(self) -> dict[str, str]:
+        # Nothing is trimmed from the control stream that a live worker has not read.
+        place = {} if self.control_seen is None else {"control": self.control_seen}
+        return {**self.about, "rooms": str(self.context.slots.used), **place}
+
+    async def retain(self) -> None:
+        """Say what is kept, unless a newer worker has."""
+        await self.context.store.retain(self.name, self.context.incarnation, self.retention)
 
 
 def describe_process() -> dict[str, str]:
@@ -112,6 +124,9 @@ class WorkerLease(Service):
             except (Superseded, RedisEmptied) as error:
                 worker.on_fatal(error)
                 return
+            except NewerVersion as error:
+                worker.on_fatal(error)
+                await asyncio.Event().wait()  # until it is stopped: by its end it would have the rooms, which drain, restarted
             if beat is None:
                 worker.on_fatal(RedisUnavailable(f"Redis has been unreachable for more than {worker.redis_patience_s:g} s"))
                 return

@@ -4,10 +4,55 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
+import time
 
 _numbers = itertools.count(1)
+RECEIVE_S = 60.0
 
 
 def unique(prefix: str = "test") -> str:
     """A valid name that no other test, and no other process of this run, uses."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+class Receiver:
+    """Where systemd would listen (``$NOTIFY_SOCKET``): a datagram socket at a path, or with an abstract name (``@…``)."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind("\0" + address[1:] if address[0] == "@" else address)
+        self.lines: list[str] = []  # all that was received so far
+
+    def said(self) -> list[str]:
+        """The datagrams that have come since the last look."""
+        found = []
+        while (data := self._receive(0.0)) is not None:
+            found.append(data)
+        return found
+
+    def wait(self, words: str) -> str:
+        """Wait for a line with these words among those that come from here on; answer it."""
+        deadline = time.monotonic() + RECEIVE_S
+        while (data := self._receive(deadline - time.monotonic())) is not None:
+            for line in data.splitlines():
+                if words in line:
+                    return line
+        raise AssertionError(f"not told: {words}, but {self.lines}")
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether nothing comes for so long."""
+        return self._receive(seconds) is None
+
+    def _receive(self, seconds: float) -> str | None:
+        self._socket.settimeout(max(0.0, seconds))
+        try:
+            data = self._socket.recv(65536).decode()
+        except (BlockingIOError, TimeoutError):
+            return None
+        self.lines += data.splitlines()
+        return data
+
+    def close(self) -> None:
+        self._socket.close()

@@ -194,5 +194,5 @@ class Stage:
             shot.queued[room] = [read_id(text(entry)) for entry, _ in queue]
             shot.outboxes[room] = [output async for output in self.client.outputs(room)]
             state = await self.ask_redis("GET", self.keys.state(room))
-            shot.questions[room] = codec.decode(state)["questions"] if state else 0
+            shot.questions[room] = codec.decode(state)[1]["questions"] if state else 0
         return shot

@@ -9,14 +9,18 @@ local moved = 0
 local function is_dead(other) return other ~= worker and call('EXISTS', G .. ':worker:' .. other) == 0 end
 local function owns_nothing(other) return #call('XPENDING', READY, GROUP, '-', '+', 1, other) == 0 end
 
+-- No owner until this worker claims: a cycle that is live in spite of the lost lease may end, and takes no next message.
+local function disown(room, ready)
+  if call('HGET', room_key(room), 'ready') == ready then call('HDEL', room_key(room), 'owner') end
+end
+
 local function adopt(other)
   local pending = moved < most and call('XPENDING', READY, GROUP, '-', '+', most - moved, other) or {}
   for _, row in ipairs(pending) do
     local entry = call('XCLAIM', READY, GROUP, worker, 0, row[1])[1]
     if entry then
       local room = entry[2][2]
-      -- No owner until this worker claims: a cycle that is live in spite of the lost lease may end, and takes no next message.
-      if call('HGET', room_key(room), 'ready') == row[1] then call('HDEL', room_key(room), 'owner') end
+      safely(room, disown, room, row[1])
       event('room.adopted', 'room', room, 'worker', worker, 'from', other)
     else call('XACK', READY, GROUP, row[1]) end
     moved = moved + 1

@@ -1,14 +1,15 @@
 -- Starts work on a room that the dispatcher handed to this worker.
 -- ARGV: room, worker, incarnation, ready id, request, max attempts, shielded
 -- Answers: a grant | {'empty'} | {'held'} | {'backoff', ms} | {'lost'} (not this worker's) | {'stale'} (not the room's
--- entry any more: dropped) | {'superseded'} (a newer incarnation of this worker exists)
+-- entry any more: dropped) | {'superseded'} (a newer incarnation of this worker exists) | {'released', why or ''} (its
+-- next message was written by a newer greenroom: the room is given back for a worker that can read it; why, the first time)
 -- A grant: {'grant', message id, ticket, attempt, abort or '', claimed at, message fields, state or nil}
 -- After a look at the queue the answer ends with the names of the events, if there were any.
--- Events: cycle.crashed, cycle.stopped, cycle.interrupted, message.dead, of the cycle found there.
+-- Events: cycle.crashed, cycle.stopped, cycle.interrupted, message.dead, of the cycle found there; message.newer
 local room, worker, incarnation, ready, request = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local current = call('HGET', G .. ':worker:' .. worker, 'incarnation')
-if current and tonumber(current) > tonumber(incarnation) then return { 'superseded', current } end
+if (tonumber(current or nil) or 0) > tonumber(incarnation) then return { 'superseded', current } end
 local h = load(room)
 local before = answered(h, request)
 if before then return before end

@@ -1,10 +1,11 @@
 -- Applies a signal: changes the durable state, marks live cycles, appends to the control stream.
 -- ARGV: mode, cid, message id or '', by, reason, raw (the id of a hand-written entry, or ''), count, room…
 --       (count 0: everywhere, that is all rooms of the agent, also those that do not exist yet)
--- Answers: {'ok', receipt} | {'conflict', receipt of that cid} | {'passed'} (hand-written, handled before)
+-- Answers: {'ok', receipt} | {'conflict', receipt of that cid} | {'passed'} (hand-written, handled before) |
+-- {'unreadable', error} (hand-written, for a room whose record is not what scripts write: not applied)
 -- The receipt is JSON: mode, message, everywhere, by, reason, cid, upto, at, receipts [[room, outcome, message], …].
 -- Events: signal.applied; signal.deferred for each cycle whose shield defers it; cycle.interrupted of a message without a
--- live cycle
+-- live cycle; signal.malformed for {'unreadable'}; room.unreadable for each such room that a signal to all passes over
 local mode, cid, only, by, reason, raw, count = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], tonumber(ARGV[7])
 local rooms = {}
 for i = 8, #ARGV do rooms[i - 7] = ARGV[i] end -- unpack would fail from 8,000 rooms on
@@ -25,8 +26,12 @@ local whole = agent_mode() -- the agent's mode before this signal
 
 local function set_mode(key)
   call('HSET', key, 'mode', mode, 'mode_by', by, 'mode_at', now, 'mode_reason', reason, 'mode_cid', cid)
+  if key == G then of_agent().mode = mode end
 end
-local function clear_mode(key) call('HDEL', key, 'mode', 'mode_by', 'mode_at', 'mode_reason', 'mode_cid') end
+local function clear_mode(key)
+  call('HDEL', key, 'mode', 'mode_by', 'mode_at', 'mode_reason', 'mode_cid')
+  if key == G then of_agent().mode = nil end
+end
 
 -- A stop or pause that is there already is not weakened and not set again.
 local function stands(current) return current == 'stop' or current == mode end
@@ -92,7 +97,7 @@ local apply = { interrupt = interrupt, stop = halt, pause = halt, play = play }
 
 local function note(room, outcome, id)
   receipts[#receipts + 1] = { room, outcome, id or '' }
-  call('XADD', G .. ':control', 'MAXLEN', '~', CONTROL_MAX, '*', 'mode', mode, room == '' and 'everywhere' or 'room',
+  call('XADD', G .. ':control', '*', 'mode', mode, room == '' and 'everywhere' or 'room',
     room == '' and '1' or room, 'cid', cid, 'by', by, 'reason', reason, 'message', only, 'upto', upto, 'outcome', outcome)
 end
 
@@ -103,42 +108,61 @@ local function ready_rooms()
   return found
 end
 
+-- For signals to all: what is to be noted of a room, if anything.
+local function hold_with_all(room)
+  local h = load(room)
+  local live = h.cycle
+  local outcome = hold(h)
+  if live and mode == 'stop' then return outcome, h.processing end
+end
+
+local function resume(room)
+  local h = load(room)
+  if not h.cycle then park(h) end
+  save(h)
+end
+
 local function everywhere()
   if mode == 'interrupt' then
     note('', whole == 'stop' and 'held' or 'applied')
     local candidates = ready_rooms()
     for _, room in ipairs(call('SMEMBERS', HELD)) do candidates[#candidates + 1] = room end
     for _, room in ipairs(candidates) do
-      local outcome, id = interrupt(room)
-      if outcome ~= 'idle' and outcome ~= 'held' then note(room, outcome, id) end
+      local outcome, id = safely(room, interrupt, room)
+      if outcome and outcome ~= 'idle' and outcome ~= 'held' then note(room, outcome, id) end
     end
   elseif mode == 'play' then
     note('', whole and 'applied' or 'already')
     clear_mode(G)
-    for _, room in ipairs(whole and call('SMEMBERS', HELD) or {}) do
-      local h = load(room)
-      if not h.cycle then park(h) end
-      save(h)
-    end
+    for _, room in ipairs(whole and call('SMEMBERS', HELD) or {}) do safely(room, resume, room) end
   elseif stands(whole) then note('', 'already')
   else
     set_mode(G)
     note('', 'applied')
     for _, room in ipairs(ready_rooms()) do
-      local h = load(room)
-      local live = h.cycle
-      local outcome = hold(h)
-      if live and mode == 'stop' then note(room, outcome, h.processing) end
+      local outcome, id = safely(room, hold_with_all, room)
+      if outcome then note(room, outcome, id) end
     end
   end
 end
 
-if count == 0 then everywhere()
-else
+local function run()
+  if count == 0 then everywhere() end
   for _, room in ipairs(rooms) do note(room, apply[mode](room)) end
+end
+
+if raw == '' then run()
+else
+  -- Nobody waits for the answer: it is said here, once, as of a signal that is malformed.
+  local fine, failure = pcall(run)
+  if not fine then
+    failure = tostring(type(failure) == 'table' and failure.err or failure)
+    event('signal.malformed', 'entry', raw, 'error', failure)
+    return { 'unreadable', failure }
+  end
 end
 local receipt = cjson.encode({ mode = mode, message = only, target = target, everywhere = count == 0, by = by, reason = reason,
   cid = cid, upto = upto, at = now, receipts = receipts })
-call('SET', signal_key, receipt, 'EX', SIGNAL_TTL_S)
+call('SET', signal_key, receipt, 'EX', kept('receipts_s'))
 event('signal.applied', 'mode', mode, 'cid', cid, 'by', by, 'rooms', count == 0 and 'everywhere' or table.concat(rooms, ' '))
 return { 'ok', receipt }

@@ -15,7 +15,7 @@ local length = call('XLEN', messages_key(room))
 if length >= limit then return { 'full', length } end
 
 local id = string.format('%d-0', tick())
-call('XADD', messages_key(room), id, 'v', '1', 'at', now, 'body', body)
+call('XADD', messages_key(room), id, 'v', VERSION, 'at', now, 'body', body)
 call('SET', seen_key, id .. ' ' .. string.format('%d', now_ms) .. ' ' .. room, 'EX', ttl)
 local h = load(room)
 if not h.ready and not h.cycle then park(h) end

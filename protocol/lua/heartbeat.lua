@@ -2,16 +2,21 @@
 -- ARGV: worker, incarnation or '', lease ms, the agent's instance id (to join: the one to use if it has none), field, value, …
 -- Answers: {'ok' | 'lapsed' (the lease had run out: others may own its rooms), incarnation, the agent's instance id, now in ms} |
 -- {'superseded', the newer incarnation} | {'emptied', incarnation} (not the data that this worker joined: nothing is written,
--- for its incarnation says nothing beside those of a clock that began anew)
+-- for its incarnation says nothing beside those of a clock that began anew) | {'newer', the version of the agent's data}
+-- (written by a newer greenroom: nothing is written)
 -- Events: worker.joined, worker.lapsed
 local worker, incarnation, lease = ARGV[1], ARGV[2], ARGV[3]
 local key = G .. ':worker:' .. worker
-local current = call('HGET', key, 'incarnation')
 local status = 'ok'
+
+local version = call('HGET', G, 'version') or LAYOUT
+if too_new(version, LAYOUT) then return { 'newer', version } end
+if call('TYPE', key).ok ~= 'hash' then call('DEL', key) end -- nothing, or what no script wrote
+local current = tonumber(call('HGET', key, 'incarnation') or nil)
 
 if incarnation ~= '' and call('HGET', G, 'instance') ~= ARGV[4] then return { 'emptied', incarnation } end
 call('HSETNX', G, 'instance', ARGV[4])
-call('HSETNX', G, 'version', '1')
+call('HSETNX', G, 'version', LAYOUT)
 if incarnation == '' then
   incarnation = string.format('%d', tick())
   if call('EXISTS', READY) == 0 or #call('XINFO', 'GROUPS', READY) == 0 then
@@ -19,7 +24,7 @@ if incarnation == '' then
   end
   call('DEL', key)
   event('worker.joined', 'worker', worker, 'incarnation', incarnation)
-elseif current and tonumber(current) > tonumber(incarnation) then return { 'superseded', current }
+elseif current and current > tonumber(incarnation) then return { 'superseded', string.format('%.0f', current) }
 elseif not current then
   status = 'lapsed'
   event('worker.lapsed', 'worker', worker, 'incarnation', incarnation)

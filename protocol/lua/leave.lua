@@ -8,17 +8,22 @@ local key = G .. ':worker:' .. worker
 local current = call('HGET', key, 'incarnation')
 if current and current ~= incarnation then return { 'superseded', current } end
 call('DEL', key)
-for _, row in ipairs(call('XPENDING', READY, GROUP, '-', '+', 10000, worker)) do
-  local entry = call('XRANGE', READY, row[1], row[1])[1]
+
+local function put_back(ready, entry)
   local h = entry and load(entry[2][2])
-  if h and h.ready == row[1] and not h.cycle then
+  if h and h.ready == ready and not h.cycle then
     unready(h)
     park(h)
     save(h)
-  elseif not h or h.ready ~= row[1] then
-    call('XACK', READY, GROUP, row[1])
-    call('XDEL', READY, row[1])
+  elseif not h or h.ready ~= ready then
+    call('XACK', READY, GROUP, ready)
+    call('XDEL', READY, ready)
   end
+end
+
+for _, row in ipairs(call('XPENDING', READY, GROUP, '-', '+', 10000, worker)) do
+  local entry = call('XRANGE', READY, row[1], row[1])[1]
+  safely(entry and entry[2][2] or '', put_back, row[1], entry)
 end
 if #call('XPENDING', READY, GROUP, '-', '+', 1, worker) == 0 then
   call('XGROUP', 'DELCONSUMER', READY, GROUP, worker)

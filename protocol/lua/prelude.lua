@@ -1,20 +1,33 @@
 -- Shared by every script: KEYS[1] is the agent's namespace G, and every other key is G .. ':…', in the
--- same Cluster slot by its hash tag. A room's hash is loaded once into a table, changed there, and written
--- back by save(), so that a script reads as a decision and costs one HSET and one HDEL.
+-- same Cluster slot by its hash tag (pipeline.py says why there is a KEYS[2], which never exists). A room's hash is
+-- loaded once into a table, changed there, and written back by save(), so that a script reads as a decision and costs
+-- one HSET and one HDEL.
 local G = KEYS[1]
 local call = redis.call
 
+-- As in records.py: of each message, and of all that an agent has here. What is newer is not for this greenroom.
+local VERSION, LAYOUT = 1, 1
+local TOO_NEW_MS = 500 -- after how long a room with such a message is looked at again, by whichever worker
 local FORGET_S = 60 -- how long a room's hash outlives its work, for requests that are sent again
 local CLAIMS_BYTES = 512 -- of the claims of a ready entry that are remembered, about a dozen
-local SIGNAL_TTL_S = 86400 -- how long a signal's receipt is kept
-local OUTBOX_MAX, OUTBOX_TTL_S = 1000, 604800 -- outputs kept a room (about), and for how long after the last
-local EVENTS_MAX, CONTROL_MAX = 10000, 10000 -- entries kept (about)
+
+-- What is kept where no worker has said anything else (retain.lua): entries (about), and seconds.
+local KEEP = { outbox = 1000, outbox_s = 604800, events = 10000, control = 10000, receipts_s = 86400, dead = 100000 }
+local FIELDS_MAX = 64 -- names and values of a message that are kept with its dead letter
 
 local READY, GROUP = G .. ':ready', 'supervisors'
 local PROCESSING, HELD, ROOMS = G .. ':processing', G .. ':held', G .. ':rooms'
 
 local function room_key(room) return G .. ':room:' .. room end
 local function messages_key(room) return room_key(room) .. ':messages' end
+local function outbox_key(room) return room_key(room) .. ':outbox' end
+
+-- Relays: of each the rooms that have outputs it has not handed over, with the first of these. What is kept for them has
+-- names that no room or relay can have.
+local RELAYS = G .. ':relays'
+local function lease_key(relay) return G .. ':relay:' .. relay end
+local function undelivered_key(relay) return G .. ':undelivered:' .. relay end
+local function aborted_key(room) return G .. ':aborted:' .. room end
 
 -- Time: the server's clock only. ---------------------------------------------------------------------
 
@@ -41,6 +54,7 @@ end
 local function ms_of(text)
   local year, month, day, hour, minute, second, milli = text:match('(%d+)-(%d+)-(%d+)T(%d+):(%d+):(%d+)%.(%d+)Z')
   year, month = tonumber(year), tonumber(month)
+  if not month then return 0 end
   if month <= 2 then year = year - 1 end
   local era = math.floor(year / 400)
   local yoe = year - era * 400
@@ -61,15 +75,28 @@ local function tick()
   return value
 end
 
-local function agent_mode() return call('HGET', G, 'mode') or nil end
+-- What G says for nearly every script, read once: the mode, and what is to be kept.
+local about_agent = nil
+local function of_agent()
+  if not about_agent then
+    local v = call('HMGET', G, 'mode', 'keep_outbox', 'keep_outbox_s', 'keep_events')
+    about_agent = { mode = v[1] or nil, outbox = tonumber(v[2] or KEEP.outbox), outbox_s = tonumber(v[3] or KEEP.outbox_s),
+      events = tonumber(v[4] or KEEP.events) }
+  end
+  return about_agent
+end
+local function agent_mode() return of_agent().mode end
+
+-- What few scripts ask for; nil: for ever.
+local function kept(what) return tonumber(call('HGET', G, 'keep_' .. what) or KEEP[what]) end
 
 -- Hand-written control entries are handled once and in order, whoever reads them: a cursor in G says how far. Answers
 -- whether this one was handled before, and moves the cursor.
 local function handled(entry)
-  local cursor = call('HGET', G, 'control_cursor')
-  if cursor then
-    local ms, seq = entry:match('(%d+)-(%d+)')
-    local cursor_ms, cursor_seq = cursor:match('(%d+)-(%d+)')
+  local cursor = call('HGET', G, 'control_cursor') or ''
+  local ms, seq = entry:match('(%d+)-(%d+)')
+  local cursor_ms, cursor_seq = cursor:match('(%d+)-(%d+)')
+  if cursor_ms then
     ms, cursor_ms = tonumber(ms), tonumber(cursor_ms)
     if ms < cursor_ms or (ms == cursor_ms and tonumber(seq) <= tonumber(cursor_seq)) then return true end
   end
@@ -79,7 +106,7 @@ end
 
 -- What happened, for people and readers. ------------------------------------------------------------
 
-local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', EVENTS_MAX, '*', 'event', kind, ...) end
+local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', of_agent().events, '*', 'event', kind, ...) end
 
 -- Of a message, or a cycle of it, with the worker that has the room at this instant, if one has.
 local happened = {}
@@ -96,12 +123,57 @@ local function told(answer)
   return answer
 end
 
+-- The names of the registered relays: read once, by a script that sends.
+local registered = nil
+local function relays()
+  registered = registered or call('HKEYS', RELAYS)
+  return registered
+end
+
+-- Notes an output for each relay, and wakes those that had none of this room left. An aborted cycle is remembered while some
+-- relay may still have chunks of it before it.
+local function note_undelivered(room, id, kind, ticket)
+  for _, relay in ipairs(relays()) do
+    local undelivered = undelivered_key(relay)
+    if call('HSETNX', undelivered, room, id) == 1 then call('PUBLISH', undelivered, room)
+    elseif kind == 'aborted' then
+      call('SADD', aborted_key(room), ticket)
+    end
+  end
+end
+
+-- A relay has nothing of this room left. Once none has, the outbox is trimmed, and expires: output() sees to neither while
+-- there are relays.
+local function let_go(relay, room)
+  call('HDEL', undelivered_key(relay), room)
+  for _, other in ipairs(relays()) do
+    if call('HEXISTS', undelivered_key(other), room) == 1 then return end
+  end
+  call('XTRIM', outbox_key(room), 'MAXLEN', '~', of_agent().outbox, 'LIMIT', 0)
+  call('EXPIRE', outbox_key(room), of_agent().outbox_s)
+  call('UNLINK', aborted_key(room))
+end
+
+-- Does something for one room of many: one whose record is not what scripts write must not keep the others from their turn.
+-- Answers what f answers, or nothing.
+local function safely(room, f, ...)
+  local fine, first, second = pcall(f, ...)
+  if fine then return first, second end
+  event('room.unreadable', 'room', room, 'error', tostring(type(first) == 'table' and first.err or first))
+end
+
 -- Appends one entry to the room's outbox. The publication is only a hint that wakes readers.
 local function output(room, kind, message, ticket, seq, body, ...)
-  local box = room_key(room) .. ':outbox'
-  local id = call('XADD', box, 'MAXLEN', '~', OUTBOX_MAX, '*', 'kind', kind, 'message', message,
-    'ticket', ticket, 'seq', seq, 'body', body, ...)
-  call('EXPIRE', box, OUTBOX_TTL_S)
+  local box, id = outbox_key(room), nil
+  if #relays() == 0 then
+    id = call('XADD', box, 'MAXLEN', '~', of_agent().outbox, '*', 'kind', kind, 'message', message,
+      'ticket', ticket, 'seq', seq, 'body', body, ...)
+    call('EXPIRE', box, of_agent().outbox_s)
+  else
+    id = call('XADD', box, '*', 'kind', kind, 'message', message, 'ticket', ticket, 'seq', seq, 'body', body, ...)
+    call('PERSIST', box)
+    note_undelivered(room, id, kind, ticket)
+  end
   call('PUBLISH', box, id)
 end
 
@@ -181,7 +253,10 @@ local function park(h)
     call('UNLINK', messages_key(h.room), room_key(h.room) .. ':steps')
     h.phase, h.processing, h.attempt, h.retry_at, h.last_error = nil, nil, nil, nil, nil
     h.forget = not h.mode
-    if h.forget and call('EXISTS', room_key(h.room) .. ':state') == 0 then call('ZREM', ROOMS, h.room) end
+    if h.forget then
+      if call('EXISTS', room_key(h.room) .. ':state') == 0 then call('ZREM', ROOMS, h.room)
+      else call('ZADD', ROOMS, now_ms, h.room) end -- idle from now on
+    end
   elseif h.mode or agent_mode() then
     unready(h)
     call('SADD', HELD, h.room)
@@ -239,8 +314,12 @@ end
 
 local function dead_letter(h, id, fields, error)
   local ticket = h.settled or '0'
-  call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', h.attempt or 0, 'error', error,
-    'died_at', now, unpack(fields))
+  local own, said = {}, { room = h.room, message = id, attempts = h.attempt or 0, error = error, died_at = now }
+  for i = 1, math.min(#fields, FIELDS_MAX), 2 do -- a message that was written by hand may have any, and too many
+    if not said[fields[i]] then own[#own + 1], own[#own + 2] = fields[i], fields[i + 1] end
+  end
+  call('XADD', G .. ':dead', '*', 'room', h.room, 'message', id, 'attempts', said.attempts, 'error', error,
+    'died_at', now, unpack(own))
   output(h.room, 'dead', id, ticket, 0, '', 'error', error)
   cycle_event('message.dead', h, id, ticket, 'attempts', h.attempt or 0, 'error', error)
   end_message(h, id)
@@ -265,6 +344,35 @@ local function bury(h)
   if abort == 'interrupt' then consume(h, id, ticket, seq) end
 end
 
+-- Whether something of this version was written by a newer greenroom than one that knows versions up to `known`.
+local function too_new(version, known) return (tonumber(version) or 0) > known end
+local function version_of(fields)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'v' then return fields[i + 1] end
+  end
+  return 1
+end
+
+-- A worker is too old for what it has found here: the next try is in a while. What follows has to give the room back, so that
+-- it is for any worker. Said once only, however often it is tried: `news` is for who is to log it.
+local function put_off(h, id, why, wait)
+  if h.last_error ~= why then
+    cycle_event('message.newer', h, id, h.settled or '0', 'error', why)
+    h.news = why
+  end
+  h.last_error = why
+  if wait > 0 then h.retry_at = iso(now_ms + wait) end
+end
+
+-- Gives the room back for anyone. Ends with save(): nothing may follow it.
+local function give_back(h, request)
+  unready(h)
+  park(h)
+  remember(h, request, 'released ' .. (h.news or ''))
+  save(h)
+  return { 'released', h.news or '' }
+end
+
 -- Grants the room's next message, or says why not. Ends with save(): nothing may follow it.
 -- ask: request, worker (nil keeps the owner), max_attempts, shielded ('1' for a non-interruptible agent).
 local function take(h, ask)
@@ -277,6 +385,9 @@ local function take(h, ask)
     elseif h.retry_at and ms_of(h.retry_at) > now_ms then
       h.phase = 'backoff'
       answer = 'backoff ' .. (ms_of(h.retry_at) - now_ms)
+    elseif too_new(version_of(head[2]), VERSION) then
+      put_off(h, head[1], 'written by a newer greenroom: upgrade this worker', TOO_NEW_MS)
+      return give_back(h, ask.request)
     elseif (tonumber(h.attempt) or 0) >= tonumber(ask.max_attempts) then
       dead_letter(h, head[1], head[2], h.last_error or '')
     else
@@ -302,9 +413,5 @@ end
 -- give the room back for anyone.
 local function go_on(h, ask)
   if ask.next == '1' and h.owner then return take(h, ask) end
-  unready(h)
-  park(h)
-  remember(h, ask.request, 'released')
-  save(h)
-  return { 'released', '' }
+  return give_back(h, ask.request)
 end

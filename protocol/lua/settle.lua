@@ -4,12 +4,13 @@
 --       code (what became of the agent's code, for the event)
 --   consume  the abort was an interrupt: the message has ended. May carry new state and a closing output
 --   release  stopped, or given back at shutdown: the attempt is refunded
+--   too_new  this worker is too old for what it found: the attempt is refunded; from the retry time on any worker may try
 --   fail     the attempt stays charged; the room keeps its worker and waits until the retry time
 --   reject   to the dead letters at once
 -- Answers: {'fenced'} | {'interrupt'} | {'stop'} (aborted: to be settled by consume, by release) | {'refused'} (consume without
--- an interrupt) | {'settled'} | {'released'} | {'failed', ms} | what was taken, as for claim. A room that may not run answers
+-- an interrupt) | {'settled'} | {'released', of too_new why, the first time} | {'failed', ms} | what was taken, as for claim. A room that may not run answers
 -- {'held'}. When it has settled, the answer ends with the names of the events.
--- Events: cycle.interrupted, cycle.stopped, cycle.released, cycle.failed, message.dead
+-- Events: cycle.interrupted, cycle.stopped, cycle.released, cycle.failed, message.dead, message.newer
 local room, ticket, how, code = ARGV[1], ARGV[2], ARGV[3], ARGV[11]
 local h = load(room)
 local before = answered(h, ticket)
@@ -28,14 +29,20 @@ if how == 'consume' then
   if state:sub(1, 1) == '+' then call('SET', room_key(room) .. ':state', state:sub(2))
   elseif state == '-' then call('DEL', room_key(room) .. ':state') end
   if ARGV[8] ~= '' then
-    output(room, 'chunk', id, ticket, seq, ARGV[8])
+    output(room, 'chunk', id, ticket, seq, ARGV[8], 'closing', '1') -- relays do not withhold this one
     seq = seq + 1
   end
   consume(h, id, ticket, seq, code)
-elseif how == 'release' then
+elseif how == 'release' or how == 'too_new' then
   h.attempt = tostring(attempt - 1)
-  output(room, 'aborted', id, ticket, seq, '', 'mode', abort or 'release')
-  cycle_event(abort and 'cycle.stopped' or 'cycle.released', h, id, ticket, 'code', code)
+  -- What is put off is tried often: it is not to fill the outbox, if nothing of it is there.
+  if how == 'release' or seq > 1 then output(room, 'aborted', id, ticket, seq, '', 'mode', abort or 'release') end
+  if how == 'release' then
+    cycle_event(abort and 'cycle.stopped' or 'cycle.released', h, id, ticket, 'code', code)
+  else
+    put_off(h, id, ARGV[9], tonumber(ARGV[10]))
+    ask.next = ''
+  end
 elseif how == 'reject' then
   local entry = call('XRANGE', messages_key(room), id, id)[1]
   dead_letter(h, id, entry[2], ARGV[9])

@@ -1,1 +1,1 @@
-"""What `scripts/bench` measures: throughput, its ceiling, how fast a signal acts, and memory."""
+"""What `scripts/bench` measures: throughput, its ceiling, how fast a signal acts, memory, and recovery."""

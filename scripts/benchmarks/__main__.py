@@ -17,8 +17,12 @@ from redis import Redis
 from greenroom.protocol.server import RedisServer
 
 from .figures import HEAD, Figure
+from .inside import inside
+from .isolated import isolated
 from .latency import latency
 from .memory import memory
+from .recovery import recovery
+from .sizing import sizing
 from .throughput import throughput
 
 SECTIONS = {
@@ -26,15 +30,19 @@ SECTIONS = {
     "b": "the ceiling: the same scripts from one bare event loop",
     "c": "an interrupt from another process: to the CancelledError in the handler, and to the answer",
     "d": "resident memory of a worker",
+    "e": "recovery after SIGKILL of a worker: until what it had in processing is replayed",
+    "f": "inside a cycle: what a step and a chunk cost, and chunks a second of many streaming rooms",
+    "g": "cycles in child processes: what one costs, and how long a child outlives the stop of its cycle",
+    "h": "sizing: what rooms, messages and outputs take of Redis' memory, and a worker with nothing to do",
 }
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measures greenroom on this machine.")
     listing = "; ".join(f"{letter}: {what}" for letter, what in SECTIONS.items())
-    parser.add_argument("--only", default="a,b,c,d", help=f"sections, separated by commas ({listing})")
+    parser.add_argument("--only", default=",".join(SECTIONS), help=f"sections, separated by commas ({listing})")
     parser.add_argument("--quick", action="store_true", help="a tenth of the numbers, once: to see that it works")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each shape of (a) and (b); the median counts")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each shape of (a), (b), (f) and (g); the median counts")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     options.sections = set(options.only.split(","))
@@ -53,6 +61,14 @@ def figures(url: str, options: argparse.Namespace) -> Iterator[Figure]:
         yield from latency(url, quick=quick)
     if "d" in sections:
         yield from memory(url, quick=quick)
+    if "e" in sections:
+        yield from recovery(url, quick=quick)
+    if "f" in sections:
+        yield from inside(url, quick=quick, repeats=1 if quick else options.repeats)
+    if "g" in sections:
+        yield from isolated(url, quick=quick, repeats=1 if quick else options.repeats)
+    if "h" in sections:
+        yield from sizing(url, quick=quick)
 
 
 def machine(url: str) -> dict[str, Any]:

@@ -47,17 +47,17 @@ def prepare(url: str, agent: str, shape: Shape) -> None:
     asyncio.run(enqueue(url, agent, room_names(shape.rooms), shape.each))
 
 
-def measure_system(url: str, shape: Shape) -> float:
+def measure_system(url: str, shape: Shape, worker: type[Worker] = Worker) -> float:
     """Messages a second, from the first handler's start to the last commit."""
     keys = Keys("bench")
     prepare(url, keys.agent, shape)
-    Worker.expect(work=shape.messages)
-    with Redis.from_url(url) as redis, ActorSystem(Worker, agent=keys.agent, redis=url, max_rooms=MAX_ROOMS):
-        await_event(Worker.all_worked, f"{shape}: {shape.messages} messages")
+    worker.expect(work=shape.messages)
+    with Redis.from_url(url) as redis, ActorSystem(worker, agent=keys.agent, redis=url, max_rooms=MAX_ROOMS):
+        await_event(worker.all_worked, f"{shape}: {shape.messages} messages")
         deadline = time.perf_counter() + PATIENCE_S
         while redis.zcard(keys.processing) and time.perf_counter() < deadline:
             time.sleep(LOOK_S)
-        return shape.messages / (time.perf_counter() - Worker.first_at)
+        return shape.messages / (time.perf_counter() - worker.first_at)
 
 
 async def _drive(store: Store, incarnation: int, ready: str, room: str, terms: Terms) -> None:

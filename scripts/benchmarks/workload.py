@@ -46,8 +46,7 @@ class Worker(Agent):
         if message.body == WAIT:
             return await self._wait(message.room)
         kind = type(self)
-        if not kind.worked:
-            kind.first_at = time.perf_counter()
+        kind.first_at = kind.first_at or time.perf_counter()
         kind.worked += 1
         cycle.state["n"] = cycle.state.get("n", 0) + 1
         if kind.worked == kind._to_work:
@@ -100,7 +99,7 @@ async def remember(url: str, agent: str, rooms: list[str]) -> None:
     for start in range(0, len(rooms), 1000):
         async with redis.pipeline(transaction=False) as pipe:
             for room in rooms[start : start + 1000]:
-                pipe.set(keys.state(room), b"\x81\xa1n\x01")
+                pipe.set(keys.state(room), b"\x92\x01\x81\xa1n\x01")
                 pipe.zadd(keys.rooms, {room: 1})
             await pipe.execute()
     await redis.aclose()

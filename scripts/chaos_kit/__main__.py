@@ -16,6 +16,7 @@ from . import recovery
 from .account import Account
 from .ledger import Ledger
 from .run import Run
+from .staged import Staged
 
 SHOWN = 50  # violations; the rest is in the file
 
@@ -48,11 +49,13 @@ async def conduct(run: Run) -> Account:
         run.end_children()
 
 
-def show(account: Account, ledger: Ledger) -> None:
+def show(account: Account, ledger: Ledger, staged: Staged) -> None:
     print("\nThe account")
     print("\n".join(account.lines()))
     print("\nRecovery after a worker was killed")
     print("\n".join(recovery.lines(ledger)))
+    print(f"  {'fenced: effects of replaced cycles':<36}{ledger.events['refused fenced']} refused")
+    print(f"  {staged.line()}")
     print("\nWhat was done")
     print("\n".join(f"  {what:<36}{count:7}" for what, count in sorted(ledger.done.items())))
     print("\nWhat was seen of it: events, and effects that workers saw refused")
@@ -78,7 +81,7 @@ def main() -> int:
     except BaseException:
         print(f"the chaos itself failed; files are kept in {folder}")
         raise
-    show(account, run.ledger)
+    show(account, run.ledger, run.staged)
     if account.wrong:
         (folder / "violations.txt").write_text("".join(f"{finding}\n" for finding in account.wrong))
         print(

@@ -18,13 +18,14 @@ log = logging.getLogger("chaos")
 
 
 class Plan(TypedDict):
-    """The body of a message. An attempt ``fails`` by raising, ``collapses`` by a BaseException, or ``exits`` with its worker,
-    as long as its number is not above that.
+    """The body of a message. An attempt ``hangs``, ``fails`` by raising, ``collapses`` by a BaseException, ``exits`` with its
+    worker, as long as its number is not above that figure.
     """
 
     n: int
     chunks: int
     pause_ms: int
+    hangs: int
     fails: int
     collapses: int
     exits: int
@@ -57,6 +58,8 @@ class Chaos(Agent):
         return {"n": plan["n"], "attempt": message.attempt, "count": count}
 
     async def _speak(self, plan: Plan, message: Message, cycle: Cycle) -> None:
+        if message.attempt <= plan["hangs"]:
+            await asyncio.Event().wait()
         before = plan["chunks"] // 2
         for _ in range(before):
             await self._say(plan, message, cycle)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 import signal
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,12 +17,13 @@ from greenroom.protocol.records import text
 from greenroom.protocol.server import RedisServer
 from greenroom.supervisors.process import ExitCode
 
-from .fleet import AGENT, LEASE_S, Fleet, Place
-from .ledger import Death, Ledger
+from .fleet import AGENT, LEASE_S, Fleet, Place, Process
+from .ledger import Death, Ledger, now_ms
 
 LOOK_S = 0.5  # for which Redis is asked what a killed worker left behind, before that is given up
 AWAKE_S = 0.5  # for which the rooms of a worker that was suspended are kept busy when it runs on
 START_S = 20.0  # within which a worker that is to replace another must have started
+REJOIN_S = 2.5  # within which all workers have connected to a Redis that is back: they try again after 2 s at the latest
 
 
 Pause = Callable[[float], Awaitable[bool]]  # waits; answers whether the run goes on
@@ -85,7 +85,7 @@ class Faults:
             await place.start()
 
     async def _kill_worker(self, place: Place, *, same_name: bool) -> bool:
-        at_ms = int(time.time() * 1000)
+        at_ms = now_ms()
         if (process := await place.end(signal.SIGKILL, -signal.SIGKILL)) is None:
             return False
         self._ledger.did("kills", process.name)
@@ -107,13 +107,14 @@ class Faults:
         process = place.process
         if process is None or not process.runs:
             return
-        process.suspended = True
-        process.signal(signal.SIGSTOP)
-        self._ledger.did("suspensions", process.name)
-        hot = {room for room, _ in await self._left_by(process.name)}
-        self.hot.update(hot)
-        await self.pause(LEASE_S * dice.uniform(0.5, 2.5))
-        place.resume()
+        with self._ledger.trouble(process.name):
+            process.suspended = True
+            process.signal(signal.SIGSTOP)
+            self._ledger.did("suspensions", process.name)
+            hot = {room for room, _ in await self._left_by(process.name)}
+            self.hot.update(hot)
+            await self.pause(LEASE_S * dice.uniform(0.5, 2.5))
+            place.resume()
         await self.pause(AWAKE_S)
         self.hot.difference_update(hot)
 
@@ -128,6 +129,10 @@ class Faults:
         if first is None or not first.runs or not first.started:
             return
         first.suspended, first.expected = True, ExitCode.SUPERSEDED
+        with self._ledger.trouble(first.name):
+            await self._replace(first, place)
+
+    async def _replace(self, first: Process, place: Place) -> None:
         first.signal(signal.SIGSTOP)
         self._ledger.did("usurpations", first.name)
         second = await place.start()
@@ -154,14 +159,15 @@ class Faults:
     async def _kill_redis(self, down_s: float) -> None:
         url = self._server.url
         self._ledger.did("Redis kills", f"down for {down_s} s")
-        await asyncio.to_thread(self._server.kill)
-        await self.pause(down_s)
-        await asyncio.to_thread(self._server.start)
+        with self._ledger.trouble(None, REJOIN_S):
+            await asyncio.to_thread(self._server.kill)
+            await self.pause(down_s)
+            await asyncio.to_thread(self._server.start)
         if self._server.url != url:
             raise RuntimeError(f"Redis could not have its port back: it is at {self._server.url} instead of {url}")
 
     async def _cut(self) -> None:
-        with contextlib.suppress(RedisError, OSError):
+        with self._ledger.trouble(None), contextlib.suppress(RedisError, OSError):
             for kind in ("normal", "pubsub"):
                 await self._redis.client_kill_filter(_type=kind, skipme=kind == "normal")
             self._ledger.did("connection cuts")

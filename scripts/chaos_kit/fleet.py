@@ -7,18 +7,29 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from greenroom.supervisors.process import ExitCode
 
 from .agent import PLANNED_EXIT
-from .ledger import Ledger
+from .ledger import Ledger, Trouble, now_ms
 
 AGENT = "chaos"
 LEASE_S = 2.0
+MAX_ROOMS = 12  # less than there are rooms: they must take turns
 AGAIN_S = 0.3  # before a worker that ended by itself is started again
 DRAIN_S = 20.0  # within which a worker must have ended after SIGTERM; its grace is 1 s
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What all workers of a fleet are started with."""
+
+    agent: str = AGENT
+    lease_s: float = LEASE_S
+    max_rooms: int = MAX_ROOMS
+    recovery_rate: float = 100.0
 
 
 @dataclass(eq=False)
@@ -27,6 +38,7 @@ class Process:
 
     name: str
     child: asyncio.subprocess.Process
+    spawned_ms: int
     expected: int | None = None
     started: bool = False
     suspended: bool = False
@@ -66,8 +78,7 @@ class Place:
         if process is None or not process.runs:
             return None
         process.expected = expected
-        process.signal(number)
-        await self._fleet.join(process)
+        await self._fleet.end(process, number)
         return process
 
     def resume(self) -> None:
@@ -79,24 +90,26 @@ class Place:
 class Fleet:
     """Starts workers, and watches how they end. What they log goes to files in ``folder``."""
 
-    def __init__(self, ledger: Ledger, url: str, folder: Path, places: int) -> None:
+    def __init__(self, ledger: Ledger, url: str, folder: Path, places: int, options: Options = Options()) -> None:
         self._ledger = ledger
         self._url = url
         self._folder = folder
+        self._options = options
         self._watching: dict[Process, asyncio.Task[None]] = {}
         self.places = [Place(self, number) for number in range(1, places + 1)]
         self.ending = False  # nothing is started again
 
     async def spawn(self, name: str, place: Place | None) -> Process:
         """Start a worker; with ``place``, one that ends by itself is started there again."""
+        options, spawned_ms = astuple(self._options), now_ms()
         child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "chaos_kit.worker", self._url, AGENT, name, str(LEASE_S)),
+            *(sys.executable, "-P", "-m", "chaos_kit.worker", self._url, name, *map(str, options)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches the chaos alone, which then ends this one
         )
-        process = Process(name, child)
+        process = Process(name, child, spawned_ms)
         self._watching[process] = asyncio.create_task(self._watch(process, place))
         return process
 
@@ -108,6 +121,7 @@ class Fleet:
                 log.flush()
                 self._hear(process, line)
         code = await process.child.wait()
+        self._ledger.add_trouble(Trouble(process.name, now_ms(), now_ms()))
         self._judge(process, code)
         del self._watching[process]
         if place is not None and process.expected is None:
@@ -121,6 +135,7 @@ class Fleet:
             self._ledger.events["refused " + line.split(b" refused ")[1].split()[0].decode()] += 1
         elif b"event=worker.started" in line:
             process.started = True
+            self._ledger.add_trouble(Trouble(process.name, process.spawned_ms, now_ms()))
             self._ledger.did("started", process.name)
 
     def _judge(self, process: Process, code: int) -> None:
@@ -133,6 +148,12 @@ class Fleet:
         elif code != process.expected:
             wanted = "none" if process.expected is None else process.expected
             self._ledger.complain(f"worker {process.name} (process {process.child.pid}) ended with {code}, expected: {wanted}")
+
+    async def end(self, process: Process, number: signal.Signals) -> None:
+        """End a worker by a signal, and wait until it has."""
+        with self._ledger.trouble(process.name):
+            process.signal(number)
+            await self.join(process)
 
     async def join(self, process: Process) -> None:
         """Wait until a process that was told to end has ended; one that does not is killed and complained about."""

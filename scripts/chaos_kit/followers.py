@@ -15,7 +15,7 @@ from greenroom import AsyncClient, RedisUnavailable
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.records import text
 
-from .ledger import Control, Ledger
+from .ledger import Adoption, Control, Ledger
 
 AGAIN_S = 0.1
 BLOCK_MS = 1000
@@ -60,10 +60,12 @@ async def follow_control(ledger: Ledger, redis: Redis, keys: Keys) -> None:
 
 
 async def follow_events(ledger: Ledger, redis: Redis, keys: Keys) -> None:
-    """Count what happened."""
+    """Count what happened, and note who took over what."""
 
-    def note(_: str, row: Entry) -> None:
-        ledger.events[text(row[b"event"])] += 1
+    def note(entry: str, row: Entry) -> None:
+        ledger.events[event := text(row[b"event"])] += 1
+        if event == "room.adopted":
+            ledger.add_adoption(Adoption(text(row[b"room"]), text(row[b"worker"]), place(entry)[0]))
 
     await _follow(redis, keys.events, note)
 

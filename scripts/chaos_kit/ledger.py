@@ -6,7 +6,8 @@ import asyncio
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from demo.record import ending, place
 from greenroom import Kind, Output, Receipt
 
 Place = tuple[int, int]  # of an entry in its stream: the server's time in ms, and a number within it
+SETTLE_S = 0.5  # for which a worker may still be busy with what troubled it
+
+
+def now_ms() -> int:
+    """The time by this machine's clock, which is also the server's."""
+    return int(time.time() * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +89,32 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A worker that was killed, and the cycles (room, ticket) that it left behind. ``at_ms`` is by this machine's clock, which
-    is also the server's.
-    """
+    """A worker that was killed, and the cycles (room, ticket) that it left behind."""
 
     worker: str
     at_ms: int
     same_name: bool
     cycles: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """A worker was given a room of one that is dead."""
+
+    room: str
+    worker: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The time for which something kept a worker from its work: it was suspended, starting or ending; or (``worker`` None) kept
+    all of them: Redis was away, or had cut them off.
+    """
+
+    worker: str | None
+    since_ms: int
+    until_ms: int
 
 
 @dataclass
@@ -103,6 +128,8 @@ class Ledger:
     by_hand: set[str] = field(default_factory=set)  # entries of the control stream that no script wrote
     outputs: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))
     deaths: list[Death] = field(default_factory=list)
+    adoptions: list[Adoption] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
     discarded: set[int] = field(default_factory=set)  # as the calls that did so answered
     requeued: int = 0
     open: set[int] = field(default_factory=set)  # sent, and not ended
@@ -147,6 +174,23 @@ class Ledger:
     def add_death(self, death: Death) -> None:
         self.deaths.append(death)
         self._write("death", asdict(death))
+
+    def add_adoption(self, adoption: Adoption) -> None:
+        self.adoptions.append(adoption)
+        self._write("adoption", asdict(adoption))
+
+    def add_trouble(self, trouble: Trouble) -> None:
+        self.troubles.append(trouble)
+        self._write("trouble", asdict(trouble))
+
+    @contextmanager
+    def trouble(self, worker: str | None, settle_s: float = SETTLE_S) -> Iterator[None]:
+        """What is done here troubles ``worker``, or all of them, and for ``settle_s`` longer."""
+        since_ms = now_ms()
+        try:
+            yield
+        finally:
+            self.add_trouble(Trouble(worker, since_ms, now_ms() + int(settle_s * 1000)))
 
     def did(self, what: str, detail: str = "") -> None:
         """Count something that the chaos did."""

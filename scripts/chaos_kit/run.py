@@ -18,19 +18,21 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from greenroom import AsyncClient
-from greenroom.protocol import codec
 from greenroom.protocol.keys import Keys
-from greenroom.protocol.records import read_id, text
+from greenroom.protocol.records import text
 from greenroom.protocol.server import RedisServer
 
-from .account import Account, Snapshot, settle
+from . import staged
+from .account import Account, settle
 from .faults import Faults
 from .fleet import AGENT, Fleet
 from .followers import follow_control, follow_events, follow_room, until_answered
-from .ledger import Ledger
+from .ledger import Ledger, Place
 from .recovery import unrecovered
 from .senders import Senders
 from .signallers import Signallers
+from .snapshot import take_snapshot
+from .staged import Staged
 
 ROOMS, WORKERS = 40, 3
 SENDERS, RATE, ASKERS, SIGNALLERS = 6, 8.0, 2, 4  # RATE: messages a second, each sender
@@ -44,6 +46,7 @@ class Run:
 
     fleet: Fleet
     redis: Redis
+    staged: Staged
 
     def __init__(self, folder: Path, seed: int, seconds: float) -> None:
         self.folder = folder
@@ -71,7 +74,9 @@ class Run:
                 await stack.enter_async_context(AsyncClient(AGENT, redis=url, timeout=timeout, by="chaos"))
                 for timeout in (HASTY_S, PATIENT_S, PATIENT_S)
             ]
-            plain = Redis.from_url(url, protocol=2, retry=Retry(NoBackoff(), 0), socket_connect_timeout=1.0)
+            # No socket_timeout: redis-py keeps it by asyncio.wait_for, which loses a cancellation now and then on Python 3.11.
+            retry = Retry(NoBackoff(), 0)
+            plain = Redis.from_url(url, protocol=2, retry=retry, socket_connect_timeout=1.0, socket_timeout=None)
             self.redis = await stack.enter_async_context(plain)
             self.fleet = Fleet(self.ledger, url, self.folder, WORKERS)
             stack.callback(self.fleet.kill_now)
@@ -85,6 +90,8 @@ class Run:
             await self._torment(faults, Senders(self.ledger, hasty, patient, self.rooms, faults), signallers)
             await self._put_right(signallers)
             await self._drain()
+            self.say(f"{staged.ROOMS:,} rooms of another agent hang; their worker is killed and started again.")
+            self.staged = await staged.resume_in_stages(url, self.folder / "staged", self.redis)
             await self.fleet.stop()
             return await self._settle()
         raise AssertionError("not reached: nothing on the stack swallows an exception")
@@ -151,39 +158,23 @@ class Run:
                 self.ledger.complain(f"room {room} did not run empty within {DRAIN_S:.0f} s: {words}")
 
     async def _settle(self) -> Account:
-        snapshot = await self._snapshot()
+        snapshot = await take_snapshot(self.redis, self._keys, self.rooms, self._catch_up)
+        await self._catch_up_with_control()
         account = settle(self.ledger, snapshot)
         account.wrong += unrecovered(self.ledger.deaths, self.ledger)
+        account.wrong += self.staged.wrong
         return account
 
     # Looking. -------------------------------------------------------------------------------------
 
-    async def _snapshot(self) -> Snapshot:
-        """What Redis has, once the ledger has caught up with it."""
-        keys = self._keys
-        redis: Any = self.redis  # its types know neither RESP2 nor bytes
-        shot = Snapshot(dead=await redis.xlen(keys.dead))
-        for room in self.rooms:
-            shot.outboxes[room] = [place(text(entry)) for entry, _ in await redis.xrange(keys.outbox(room))]
-            last = shot.outboxes[room][-1] if shot.outboxes[room] else (0, 0)
-            await self.ledger.wait_for(partial(self._has_seen, room, last), CATCH_UP_S)
-            shot.queued[room] = [read_id(text(entry)) for entry, _ in await redis.xrange(keys.messages(room))]
-            state = await redis.get(keys.state(room))
-            shot.counts[room] = codec.decode(state)["count"] if state else 0
-        last_control = await redis.xrevrange(keys.control, count=1)
+    async def _catch_up(self, room: str, last: Place) -> None:
+        await self.ledger.wait_for(lambda: self.ledger.last(room) >= last, CATCH_UP_S)
+
+    async def _catch_up_with_control(self) -> None:
+        last_control: Any = await self.redis.xrevrange(self._keys.control, count=1)
         if last_control:
             end = place(text(last_control[0][0]))
             await self.ledger.wait_for(lambda: bool(self.ledger.control) and self.ledger.control[-1].place >= end, CATCH_UP_S)
-        sizes = {
-            keys.ready: await redis.xlen(keys.ready),
-            keys.processing: await redis.zcard(keys.processing),
-            keys.held: await redis.scard(keys.held),
-        }
-        shot.leftover = [f"{key} has {size} entries" for key, size in sizes.items() if size]
-        return shot
-
-    def _has_seen(self, room: str, last: tuple[int, int]) -> bool:
-        return self.ledger.last(room) >= last
 
     async def _show_progress(self) -> None:
         while True:

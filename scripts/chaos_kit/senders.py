@@ -49,6 +49,7 @@ def make_plan(n: int, dice: random.Random) -> Plan:
         n=n,
         chunks=chunks,
         pause_ms=dice.randint(10, 200) // chunks,
+        hangs=0,
         fails={"fails": dice.randint(1, 2), "dies": 99}.get(kind, 0),
         collapses=int(kind == "collapses"),
         exits=int(kind == "exits"),

@@ -1,121 +1,28 @@
-"""Supervised rooms: durable, interruptible conversations on Pykka and Redis."""
+"""Supervised rooms: durable, interruptible conversations on Pykka and Redis.
 
-from .actors.agent import Agent
-from .actors.backoff import Backoff
-from .actors.cycle import Cycle, ThreadCycle
-from .actors.interruption import Interruption
-from .actors.steps import idempotent
-from .protocol.client import AsyncClient
-from .protocol.errors import (
-    AgentError,
-    AskTimeout,
-    Conflict,
-    CycleEnded,
-    DeadLettered,
-    Discarded,
-    GreenroomError,
-    Interrupted,
-    InvalidBody,
-    InvalidName,
-    InvalidRequest,
-    MessageProcessing,
-    NoReply,
-    NotFound,
-    NotReplicated,
-    OutcomeUnknown,
-    QueueFull,
-    RedisEmptied,
-    RedisError,
-    RedisRefused,
-    RedisUnavailable,
-    Reject,
-    ReplyLost,
-    Superseded,
-    UnknownMode,
-)
-from .protocol.pipeline import Durability
-from .protocol.records import (
-    AgentStatus,
-    DeadLetter,
-    Event,
-    EventKind,
-    Hold,
-    Kind,
-    Message,
-    Mode,
-    Outcome,
-    Output,
-    Phase,
-    Receipt,
-    RoomStatus,
-)
-from .protocol.sync_client import Client
-from .supervisors.child import ChildInfo, ChildSpec
-from .supervisors.named import NamedRef
-from .supervisors.restart import Restart, RestartPolicy
-from .supervisors.supervisor import BudgetSpent, Strategy, Supervisor
-from .supervisors.system import ActorSystem
-from .supervisors.watched import watch
+What can be imported from here stands in ``public``; it is loaded when it is first asked for, so that a probe need not.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .public import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ActorSystem",
-    "Agent",
-    "AgentError",
-    "AgentStatus",
-    "AskTimeout",
-    "AsyncClient",
-    "Backoff",
-    "BudgetSpent",
-    "ChildInfo",
-    "ChildSpec",
-    "Client",
-    "Conflict",
-    "Cycle",
-    "CycleEnded",
-    "DeadLetter",
-    "DeadLettered",
-    "Discarded",
-    "Durability",
-    "Event",
-    "EventKind",
-    "GreenroomError",
-    "Hold",
-    "Interrupted",
-    "Interruption",
-    "InvalidBody",
-    "InvalidName",
-    "InvalidRequest",
-    "Kind",
-    "Message",
-    "MessageProcessing",
-    "Mode",
-    "NamedRef",
-    "NoReply",
-    "NotFound",
-    "NotReplicated",
-    "Outcome",
-    "OutcomeUnknown",
-    "Output",
-    "Phase",
-    "QueueFull",
-    "Receipt",
-    "RedisEmptied",
-    "RedisError",
-    "RedisRefused",
-    "RedisUnavailable",
-    "Reject",
-    "ReplyLost",
-    "Restart",
-    "RestartPolicy",
-    "RoomStatus",
-    "Strategy",
-    "Superseded",
-    "Supervisor",
-    "ThreadCycle",
-    "UnknownMode",
-    "__version__",
-    "idempotent",
-    "watch",
-]
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name != "__all__":  # what Python itself looks for
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    public = import_module(".public", __name__)
+    names = {each: getattr(public, each) for each in public.__all__}
+    globals().update(names, __all__=[*names, "__version__"])
+    try:
+        return globals()[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -1,4 +1,4 @@
-"""From the APP of ``greenroom run APP`` to the agent's class."""
+"""From the APP of ``greenroom run APP`` to the agent's class, and of ``greenroom relay APP`` to a function."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import importlib.util
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from .actors.agent import Agent, inspect_agent
 from .protocol.errors import AgentError, InvalidRequest
@@ -23,21 +25,39 @@ def load_agent(app: str) -> type[Agent]:
         InvalidRequest: ``app`` has another form.
         AgentError: it cannot be imported (the error has the traceback as a note), or is no usable agent.
     """
-    where, _, name = app.rpartition(":")
-    if not (_is_dotted(name) and (where.endswith(".py") or _is_dotted(where))):
-        raise InvalidRequest(f"{app!r}: want module:Class or path/to/file.py:Class, such as app:Support")
-    found: object = _import(where)
-    for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            raise AgentError(f"{where} has no {name}") from None
+    found = _load(app, "Class", "app:Support")
     if not isinstance(found, type):
         raise AgentError(f"{app} is of type {type(found).__name__}: want a subclass of greenroom.Agent")
     try:
         return inspect_agent(found).agent_class
     except AgentError as error:
         raise AgentError(f"{app}: {error}") from None
+
+
+def load_function(app: str) -> Callable[..., Any]:
+    """The function that ``module:function`` or ``path/to/file.py:function`` names, as ``load_agent`` finds a class.
+
+    Raises:
+        InvalidRequest: ``app`` has another form.
+        AgentError: it cannot be imported (the error has the traceback as a note), or is no function.
+    """
+    found = _load(app, "function", "app:post")
+    if not callable(found):
+        raise AgentError(f"{app} is of type {type(found).__name__}: want a function of room and output")
+    return found
+
+
+def _load(app: str, what: str, example: str) -> object:
+    where, _, name = app.rpartition(":")
+    if not (_is_dotted(name) and (where.endswith(".py") or _is_dotted(where))):
+        raise InvalidRequest(f"{app!r}: want module:{what} or path/to/file.py:{what}, such as {example}")
+    found: object = _import(where)
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise AgentError(f"{where} has no {name}") from None
+    return found
 
 
 def _is_dotted(name: str) -> bool:

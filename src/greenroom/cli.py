@@ -6,20 +6,22 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar, cast
 
 import typer
 
-from .app_path import load_agent
-from .logs import LogFormat, configure_logging
+from .app_path import load_agent, load_function
+from .commands.acl import acl
+from .commands.check import run as run_check
+from .commands.doctor import doctor
+from .logs import LogLevel, configure_logging
+from .options import AgentName, ChosenFormat, ChosenLevel, Embedded, Json, RedisUrl
+from .options import option as _option
 from .protocol.asks import no_reply
-from .protocol.client import DEFAULT_REDIS
-from .protocol.errors import GreenroomError, InvalidRequest, RedisUnavailable
+from .protocol.errors import GreenroomError, InvalidRequest
 from .protocol.log import bound
 from .protocol.records import Kind, Mode
-from .protocol.server import RedisServer
 from .protocol.sync_client import Client
 from .rendering import (
     RECEIPT_COLUMNS,
@@ -34,21 +36,13 @@ from .rendering import (
     show_table,
     to_json,
 )
-from .running import (
-    URL_VARIABLE,
-    metrics_words,
-    option_words,
-    run_parent,
-    seconds,
-    server_of,
-    serving_metrics,
-    using,
-    warn_of_password,
-)
+from .running import metrics_words, option_words, run_parent, seconds, serving_metrics, using, warn_of_password
 from .supervisors.orders import Orders
 from .supervisors.process import Exit, ExitCode, complain, exit_code, label_stderr, run_process
 from .supervisors.processes import worker_names
+from .supervisors.relay import Relay
 from .supervisors.system import ActorSystem
+from .where import server_of, url_of
 
 PATIENCE_S = 5.0
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -59,37 +53,14 @@ ClickError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 app = typer.Typer(
     name="greenroom",
     help="Supervised rooms: durable, interruptible conversations on Pykka and Redis.",
-    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 Redis cannot be used; of run also 4 superseded by a newer worker, "
-    "5 too many restarts, 6 Redis has lost its data; of the others also 130 interrupted.",
+    epilog="Exit codes: 0 fine, 1 failed, 2 wrong usage, 3 Redis cannot be used; of run and relay also 5 too many restarts; "
+    "of run 4 superseded by a newer worker, 6 Redis has lost its data; of the others also 130 interrupted.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-class LogLevel(StrEnum):
-    """From which level on ``run`` logs."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-def _option(*names: str, help: str, **more: Any) -> Any:
-    return typer.Option(*names, help=help, show_default=False, **more)
-
-
-AgentName = Annotated[str, _option("--agent", envvar="GREENROOM_AGENT", help="The agent's name.", metavar="NAME")]
-RedisUrl = Annotated[
-    str | None,
-    _option("--redis", metavar="URL", help=f"Where Redis is; else ${URL_VARIABLE}, else {DEFAULT_REDIS}."),
-]
-Embedded = Annotated[
-    Path | None,
-    _option("--embedded", metavar="DIR", help="Use the embedded Redis of this directory; run starts it if need be."),
-]
-Json = Annotated[bool, _option("--json", help="Print JSON, one value a line.")]
 Room = Annotated[str, typer.Argument(metavar="ROOM", show_default=False)]
 Rooms = Annotated[list[str] | None, typer.Argument(metavar="ROOM", show_default=False)]
 Text = Annotated[
@@ -124,16 +95,22 @@ def run(
         float, typer.Option(min=0.01, help="How many rooms a second are resumed after a restart, beside new work.")
     ] = 100.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
-    log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
-    log_format: Annotated[
-        LogFormat | None,
-        _option("--log-format", envvar="GREENROOM_LOG_FORMAT", help="By default console on a terminal, else json."),
-    ] = None,
+    log_level: ChosenLevel = LogLevel.INFO,
+    log_format: ChosenFormat = None,
     metrics: Annotated[
         int | None, _option("--metrics", metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port.")
     ] = None,
     metrics_host: Annotated[
         str | None, _option("--metrics-host", metavar="HOST", help="The address for it; 127.0.0.1 by default.")
+    ] = None,
+    probes: Annotated[
+        Path | None,
+        _option(
+            "--probes",
+            metavar="DIR",
+            envvar="GREENROOM_PROBES",
+            help="Answer greenroom check on a Unix socket in this directory.",
+        ),
     ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
@@ -149,9 +126,17 @@ def run(
     try:
         with Orders(lifeline) as orders:
             if processes is not None:
-                options = {"max-rooms": max_rooms, "lease": lease, "recovery-rate": recovery_rate, "grace": grace}
+                options: dict[str, object] = {
+                    "max-rooms": max_rooms,
+                    "lease": lease,
+                    "recovery-rate": recovery_rate,
+                    "grace": grace,
+                }
+                if probes is not None:
+                    options["probes"] = probes
+                if log_format is not None:
+                    options["log-format"] = log_format
                 words = [app, "--agent", agent, "--log-level", log_level, *option_words(options)]
-                words += ["--log-format", log_format] if log_format else []
                 workers = metrics_words(worker_names(name, processes), metrics, metrics_host)
                 return run_parent(words, agent, workers, server_of(redis, embedded), orders)
             agent_class = load_agent(app)
@@ -164,10 +149,48 @@ def run(
                     max_rooms=max_rooms,
                     lease=lease_period,
                     recovery_rate=recovery_rate,
+                    probes=probes,
                 )
                 with bound(agent=agent, worker=system.name), serving_metrics(system, metrics, metrics_host):
                     return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain
+        return ExitCode.OK
+
+
+@app.command()
+def relay(
+    app: Annotated[str, typer.Argument(metavar="APP", show_default=False, help="module:function or path/to/file.py:function")],
+    agent: AgentName,
+    redis: RedisUrl = None,
+    embedded: Embedded = None,
+    name: Annotated[
+        str, typer.Option("--name", help="The relay's name: its place is kept by it, and of several with one name one works.")
+    ] = "relay",
+    max_rooms: Annotated[int, typer.Option(min=1, help="Of how many rooms outputs may be handed over at once.")] = 100,
+    lease: Annotated[
+        float, typer.Option(min=1, help="Seconds for which a relay that is gone keeps others of its name waiting.")
+    ] = 5.0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds in which the function may finish after SIGTERM or Ctrl-C.")
+    ] = 25.0,
+    log_level: ChosenLevel = LogLevel.INFO,
+    log_format: ChosenFormat = None,
+) -> int:
+    """Hand each output of the agent's rooms to a function, until SIGTERM or Ctrl-C; a second one forces it to end.
+
+    The function is called with the room and the output. What it raises is tried again with back-off, for ever.
+    """
+    configure_logging(log_level, log_format)
+    warn_of_password(redis, agent)
+    period, lease_period = seconds("--grace", grace), seconds("--lease", lease)
+    try:
+        with Orders() as orders:
+            deliver = load_function(app)
+            with using(server_of(redis, embedded)) as url:
+                relay = Relay(agent, deliver, redis=url, name=name, max_rooms=max_rooms, lease=lease_period)
+                with bound(agent=agent, relay=name):
+                    return run_process(relay, period, orders)
+    except KeyboardInterrupt:  # told to end before there was anything to finish
         return ExitCode.OK
 
 
@@ -177,12 +200,7 @@ def run(
 def _client(agent: str, redis: str | None, embedded: Path | None) -> Client:
     # Without a handler, Python prints warnings: what is wrong is said once, by the error.
     logging.getLogger("greenroom").addHandler(logging.NullHandler())
-    server = server_of(redis, embedded)
-    if isinstance(server, RedisServer):
-        if not server.find():
-            raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")
-        server = server.url
-    return Client(agent, redis=server, timeout=PATIENCE_S)
+    return Client(agent, redis=url_of(redis, embedded), timeout=PATIENCE_S)
 
 
 def _body(words: str | None, data: str | None) -> Any:
@@ -364,6 +382,18 @@ def _show_rows(columns: Sequence[str], records: Iterable[R], row: Callable[[R], 
             typer.echo(to_json(record))
     else:
         show_table(columns, map(row, records))
+
+
+# A deployment. --------------------------------------------------------------------------------------
+
+app.command()(acl)
+app.command()(doctor)
+
+
+@app.command("check", add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def check(context: typer.Context) -> int:
+    """Answer a probe: whether a worker is ready, or lives."""
+    return run_check(context.args)
 
 
 # The program. ---------------------------------------------------------------------------------------

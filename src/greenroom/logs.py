@@ -1,4 +1,4 @@
-"""How ``greenroom run`` writes its log to stderr: for people, or a line of JSON or logfmt a record for programs.
+"""How ``greenroom run`` and ``relay`` write their log to stderr: for people, or a line of JSON or logfmt a record for programs.
 
 A program that embeds greenroom has nothing to do with this: its own configuration of the logger ``greenroom`` counts.
 """
@@ -17,6 +17,15 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tab and line break
+
+
+class LogLevel(StrEnum):
+    """From which level on a command logs."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 class LogFormat(StrEnum):

@@ -8,32 +8,22 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 
-from .protocol.client import DEFAULT_REDIS
 from .protocol.connect import connect, without_password
 from .protocol.errors import InvalidRequest, RedisUnavailable
 from .protocol.keys import Keys
 from .protocol.log import bound, log
 from .protocol.server import RedisServer
+from .supervisors.notify import Notifier
 from .supervisors.orders import Orders
 from .supervisors.process import complain
 from .supervisors.processes import Processes
 from .supervisors.system import ActorSystem
+from .where import URL_VARIABLE
 
 RESTART_PAUSE_S = 0.5  # between two starts of an embedded server that keeps ending
-URL_VARIABLE = "GREENROOM_REDIS_URL"
 METRICS_HOST = "127.0.0.1"
 MAX_PORT = 65535
-
-
-def server_of(redis: str | None, embedded: Path | None) -> str | RedisServer:
-    """The URL, or the embedded server, that the options name."""
-    if embedded is None:
-        return os.environ.get(URL_VARIABLE) or DEFAULT_REDIS if redis is None else redis
-    if redis is not None:
-        raise InvalidRequest("--redis or --embedded, not both")
-    return RedisServer(embedded)
 
 
 def warn_of_password(redis: str | None, agent: str) -> None:
@@ -148,12 +138,13 @@ def run_parent(
         RedisUnavailable: the embedded server cannot be started.
     """
     Keys(agent)
-    with using(server) as url:
+    with using(server) as url, Notifier.from_environment() as notifier:
         connect(url)
         # The URL may have a password, which a command line would show to every user of the machine.
         environment = {**os.environ, URL_VARIABLE: url}
         with bound(agent=agent):
-            return Processes([*_this_program(), "run", *words], workers, orders, environment=environment).run()
+            command = [*_this_program(), "run", *words]
+            return Processes(command, workers, orders, environment=environment, notifier=notifier).run()
 
 
 def _this_program() -> list[str]:

@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,7 @@ from greenroom.supervisors.system import ActorSystem
 from helpers import unique
 
 WAIT_S = 30.0
+LONG = timedelta(seconds=WAIT_S)  # a time limit that only a hang reaches
 LOOK_S = 0.01
 AT_ONCE = Backoff(first=Backoff().first * 0, most=Backoff().first * 0)
 
@@ -282,9 +284,11 @@ class StoreGate:
 
     ``gate.before("claim")`` holds the next claim back before Redis gets it, ``gate.after("claim")`` its answer, when Redis has
     decided already. Both answer a ``StoreHold``. Any method of the store may be named; calls that nobody asked for pass.
+    ``calls`` are those so far, in order, with their arguments.
     """
 
     def __init__(self, store: Any) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self._store = store
         self._holds: dict[str, list[tuple[StoreHold, bool]]] = {}
 
@@ -309,8 +313,12 @@ class StoreGate:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
+        return partial(self._call, name, method) if callable(method) else method
+
+    def _call(self, name: str, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self.calls.append((name, args))
         waiting = self._holds.get(name)
-        return partial(self._held, method, *waiting.pop(0)) if waiting else method
+        return self._held(method, *waiting.pop(0), *args, **options) if waiting else method(*args, **options)
 
     @staticmethod
     def _held(method: Callable[..., Any], hold: StoreHold, early: bool, *args: Any, **options: Any) -> asyncio.Task[Any]:

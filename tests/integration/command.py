@@ -1,4 +1,4 @@
-"""``greenroom run`` as a process of its own, for tests that signal it and read what it says."""
+"""``greenroom run``, or ``relay``, as a process of its own, for tests that signal it and read what it says."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ SOURCES = str(Path(__file__).parents[2] / "src")
 
 
 class Process:
-    """One ``greenroom run``, in a folder that has app.py."""
+    """One ``greenroom run``, or another command, in a folder that has app.py."""
 
     def __init__(
         self,
         folder: Path,
         *arguments: str,
+        command: str = "run",
         environment: Mapping[str, str] | None = None,
         before_exec: Callable[[], object] | None = None,
     ) -> None:
         self._process = subprocess.Popen(
             # -P: only greenroom itself may put the current directory on the path, as when it is started as a script
-            [sys.executable, "-P", "-m", "greenroom", "run", *arguments],
+            [sys.executable, "-P", "-m", "greenroom", command, *arguments],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": SOURCES, "GREENROOM_LOG_FORMAT": "logfmt", **(environment or {})},
             stdin=subprocess.DEVNULL,

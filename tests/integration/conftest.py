@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any, Protocol
@@ -10,9 +10,12 @@ from typing import Any, Protocol
 import pytest
 import redis as redis_py
 
-from greenroom import ActorSystem, Agent, Client
+from greenroom import ActorSystem, Agent, Client, Output, Relay
 from greenroom.protocol.keys import Keys
-from integration.agents import Director
+from greenroom.supervisors import handover
+from integration.agents import AT_ONCE, Director
+from integration.receiver import Receiver, Relaying
+from integration.replays import Stage
 
 from helpers import unique
 
@@ -63,3 +66,49 @@ def redis(redis_url: str) -> Iterator[redis_py.Redis]:
 def keys(agent: str) -> Keys:
     """The keys of the test's agent."""
     return Keys(agent)
+
+
+@pytest.fixture
+def threaded() -> bool:
+    """Whether the test's agent is a plain function; tests that try both are parametrized with it."""
+    return False
+
+
+@pytest.fixture
+def stage(running: Running, director: Director, client: Client, threaded: bool) -> Stage:
+    """A started system with a room whose message can be replayed."""
+    return Stage(running, director, client, threaded=threaded)
+
+
+@pytest.fixture
+def receiver() -> Receiver:
+    return Receiver()
+
+
+@pytest.fixture
+def relaying(redis_url: str, agent: str, receiver: Receiver) -> Iterator[Relaying]:
+    """Start relays; at the end of the test all are stopped, without grace."""
+    relays: list[Relay] = []
+
+    def start(deliver: Callable[[str, Output], Any] | None = None, **options: Any) -> Relay:
+        options = {"redis": redis_url, "retry": AT_ONCE, "lease": timedelta(seconds=1), **options}
+        relays.append(Relay(agent, deliver or receiver.on_loop, **options))
+        return relays[-1].start()
+
+    yield start
+    for relay in relays:
+        relay.stop(timedelta(0))
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tokens with which relays have asked for their lease so far."""
+    asked: list[str] = []
+    renew = handover.Duty.renew
+
+    async def counted(duty: handover.Duty) -> None:
+        asked.append(duty.token)
+        await renew(duty)
+
+    monkeypatch.setattr(handover.Duty, "renew", counted)
+    return asked

@@ -28,18 +28,33 @@ def free_port() -> int:
 
 
 class Node:
-    """One server process: a Redis, or a Sentinel."""
+    """One server process: a Redis, or a Sentinel; on any free port, unless it is told which. With ``tls`` it speaks nothing
+    else: the folder of its certificates.
+    """
 
-    def __init__(self, folder: Path, *lines: str, sentinel: bool = False) -> None:
-        self.port = free_port()
+    def __init__(
+        self,
+        folder: Path,
+        *lines: str,
+        sentinel: bool = False,
+        port: int | None = None,
+        tls: Path | None = None,
+        executable: Path | None = None,
+    ) -> None:
+        self.port = free_port() if port is None else port
         self.folder = folder / str(self.port)
         self.folder.mkdir(parents=True)
         self._options = ["--sentinel"] if sentinel else []
         self._config = self.folder / "redis.conf"  # a Sentinel, and a Redis that a Sentinel reconfigures, rewrite theirs
-        base = ("bind 127.0.0.1", f"port {self.port}", f"dir {self.folder}", f"logfile {self.folder / 'log'}")
-        self._config.write_text("\n".join([*base, *lines, ""]))
+        self._executable = executable or find_server()
+        base = ("bind 127.0.0.1", f"dir {self.folder}", f"logfile {self.folder / 'log'}")
+        ports = tls_lines(self.port, tls) if tls else [f"port {self.port}"]
+        self._config.write_text("\n".join([*base, *ports, *lines, ""]))
         self._process: subprocess.Popen[bytes] | None = None
         reading: dict[str, Any] = {"decode_responses": True, "encoding_errors": "replace", "protocol": 2}  # bodies are binary
+        if tls:
+            reading |= {"ssl": True, "ssl_ca_certs": tls / "ca.crt", "ssl_certfile": tls / "client.crt"}
+            reading |= {"ssl_keyfile": tls / "client.key", "ssl_check_hostname": False}
         self.redis = redis_py.Redis(port=self.port, socket_timeout=5, retry=Retry(NoBackoff(), 0), **reading)
 
     @property
@@ -47,7 +62,7 @@ class Node:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        command = [str(find_server()), str(self._config), *self._options]
+        command = [str(self._executable), str(self._config), *self._options]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         eventually(self._answers, f"the server on port {self.port} answers")
 
@@ -75,6 +90,13 @@ class Node:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def tls_lines(port: int, certificates: Path) -> list[str]:
+    """The configuration of a server that speaks TLS only, also to its replicas, and wants certificates of its clients."""
+    files = {"cert": "server.crt", "key": "server.key", "ca-cert": "ca.crt"}
+    named = [f"tls-{name}-file {certificates / file}" for name, file in files.items()]
+    return ["port 0", f"tls-port {port}", "tls-replication yes", *named]
 
 
 def is_online(primary: Node, replicas: int = 1) -> bool:

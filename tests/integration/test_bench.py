@@ -36,14 +36,18 @@ def test_a_quick_bench_prints_every_section_and_writes_its_figures(tmp_path: Pat
         "b": "50 rooms x 40, system / bare loop",
         "c": "interrupt, saturated, to the handler, p99",
         "d": "10,000 idle rooms",
+        "e": "replay, another worker, from the kill, max",
+        "f": "50 rooms x 100 chunks, as soon as they can",
+        "g": "stop to death, ends when told, p99",
+        "h": "a worker with nothing to do",
     }.items():
         assert any(line.startswith(f"({section}) {what}") for line in lines), done.stdout
     written = json.loads((tmp_path / "figures.json").read_text())
-    assert {figure["section"] for figure in written["figures"]} == {"a", "b", "c", "d"}
+    assert {figure["section"] for figure in written["figures"]} == {"a", "b", "c", "d", "e", "f", "g", "h"}
     assert {"cpus", "python", "redis"} <= written["machine"].keys()
 
 
 def test_an_unknown_section_is_refused_in_one_line() -> None:
     done = bench("--only", "a,x")
     assert done.returncode == 2
-    assert "--only: want some of a, b, c, d, got a,x" in done.stderr
+    assert "--only: want some of a, b, c, d, e, f, g, h, got a,x" in done.stderr

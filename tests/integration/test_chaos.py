@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from greenroom import Kind, Mode, Outcome, Output, Receipt
+from greenroom.protocol import codec
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [ROOT / "scripts", ROOT / "examples"]
@@ -22,6 +23,7 @@ DEADLINE_S = 240
 
 Evidence = tuple[Any, Any]
 Falsify = Callable[[Any, Any], None]
+Kit = Callable[[str], Any]
 
 
 def chaos(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -40,6 +42,7 @@ def test_the_account_of_a_short_chaos_holds(tmp_path: Path) -> None:
         assert re.search(rf"^ *{nothing} +0$", done.stdout, re.MULTILINE), nothing
     for something in ("sent", "committed", "started"):
         assert re.search(rf"^ *{something} +[1-9]", done.stdout, re.MULTILINE), something
+    assert "staged resume: 1,000 rooms in processing, stated pace 200 a second; resumed in " in done.stdout
     assert not list(tmp_path.iterdir())
 
 
@@ -54,13 +57,19 @@ def test_a_duration_of_nothing_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def evidence(monkeypatch: pytest.MonkeyPatch) -> Evidence:
+def kit(monkeypatch: pytest.MonkeyPatch) -> Kit:
+    """The modules of the chaos, by name."""
+    for path in PATHS:
+        monkeypatch.syspath_prepend(path)
+    return lambda name: importlib.import_module(f"chaos_kit.{name}")
+
+
+@pytest.fixture
+def evidence(kit: Kit) -> Evidence:
     """An honest ledger of one room, and what Redis has of it: messages 1 to 6 committed, interrupted, stopped and played,
     failed once, dead, and discarded.
     """
-    for path in PATHS:
-        monkeypatch.syspath_prepend(path)
-    ledger = importlib.import_module("chaos_kit.ledger").Ledger()
+    ledger = kit("ledger").Ledger()
     for message in range(1, 7):
         accept(ledger, message, doomed=message == 5)
     for number, row in enumerate(OUTPUTS):
@@ -69,7 +78,7 @@ def evidence(monkeypatch: pytest.MonkeyPatch) -> Evidence:
     signal(ledger, 55, Mode.STOP, 103, message=3)
     signal(ledger, 65, Mode.PLAY, 110)
     ledger.discarded.add(6)
-    snapshot = importlib.import_module("chaos_kit.account").Snapshot
+    snapshot = kit("account").Snapshot
     places = [output.place for output in ledger.outputs["ana"]]
     return ledger, snapshot(queued={"ana": []}, outboxes={"ana": places}, counts={"ana": 3}, dead=1)
 
@@ -305,5 +314,104 @@ def test_recovery_is_measured_from_the_kill_to_the_end_of_the_dead_cycle(evidenc
     ledger.add_death(death("w1", 85, True, (("ana", 112),)))
     ledger.add_death(death("w2", 100, False, (("ana", 999),)))
 
-    assert recovery.recovery_ms(ledger) == {True: [5], False: []}
+    assert [(found.ms, found.same_name) for found in recovery.recoveries(ledger)] == [(5, True)]
     assert recovery.unrecovered(ledger.deaths, ledger) == ["room ana: nobody took up ticket 999 of w2, which was killed"]
+
+
+@pytest.mark.parametrize(
+    ("worker", "since_ms", "until_ms", "undisturbed"),
+    [
+        (None, 0, 1400, False),  # Redis was away, or had cut all off
+        ("w3", 1900, 1900, False),
+        ("w2", 0, 5000, True),  # another worker's trouble
+        (None, 2101, 2500, True),
+        ("w3", 0, 1300, True),  # over before the lease could have run out
+    ],
+)
+def test_a_take_over_is_undisturbed_when_nothing_but_the_lease_kept_it_waiting(
+    worker: str | None, since_ms: int, until_ms: int, undisturbed: bool, evidence: Evidence, kit: Kit
+) -> None:
+    ledger, _ = evidence
+    module = kit("ledger")
+    accept(ledger, 7)
+    say(ledger, None, 2100, Kind.FAILED, 7, 120, 1, None)
+    ledger.add_death(module.Death("w1", 0, False, (("ana", 120),)))
+    ledger.add_adoption(module.Adoption("ana", "w3", 2090))
+    ledger.add_adoption(module.Adoption("ana", "w2", 2200))
+    ledger.add_adoption(module.Adoption("bob", "w2", 2000))
+    ledger.add_trouble(module.Trouble(worker, since_ms, until_ms))
+
+    (found,) = kit("recovery").recoveries(ledger)
+
+    assert (found.ms, found.undisturbed) == (2100, undisturbed)
+
+
+# Staged recovery. -------------------------------------------------------------------------------------
+
+PACE, JOINED_MS = 100, 1000
+PACED = [JOINED_MS + 50 + 10 * number for number in range(500)]  # at the stated pace, a little after the worker joined
+
+
+def resumed(kit: Kit, times_ms: list[int], **seen: Any) -> Any:
+    """What is found of rooms that were resumed at these times, and of an account that holds unless ``seen`` tells otherwise."""
+    count = len(times_ms)
+    account = kit("account").Account(sent=count, crashes=seen.get("crashes", count))
+    account.ends["committed"] = seen.get("committed", count)
+    account.wrong += seen.get("wrong", [])
+    found = kit("staged").Staged(float(PACE), count, JOINED_MS, times_ms, seen.get("silent_s", 0.02))
+    found.check(account)
+    return found
+
+
+@pytest.mark.parametrize(
+    "times_ms",
+    [
+        PACED,
+        [JOINED_MS + 20 * number for number in range(500)],  # slower, as on a busy machine
+        [*PACED[:100], *(at_ms + 3000 for at_ms in PACED[100:])],  # three seconds in which nothing happened
+        [at_ms if not 1500 <= at_ms < 1700 else 1700 for at_ms in PACED],  # Redis stood still
+    ],
+)
+def test_staged_recovery_holds_at_the_stated_pace_or_a_slower_one(times_ms: list[int], kit: Kit) -> None:
+    assert resumed(kit, times_ms).wrong == []
+
+
+@pytest.mark.parametrize(
+    "times_ms",
+    [
+        [JOINED_MS + 300] * 500,  # all at once
+        [JOINED_MS + 50 + 8 * number for number in range(500)],  # a quarter faster
+        [JOINED_MS + 5000 + 5 * number for number in range(500)],  # late, and then twice as fast
+        [*PACED[:100], *(6000 + number for number in range(400))],
+    ],
+)
+def test_staged_recovery_does_not_hold_at_a_clearly_higher_pace(times_ms: list[int], kit: Kit) -> None:
+    assert resumed(kit, times_ms).wrong
+
+
+@pytest.mark.parametrize(
+    "seen", [{"committed": 499}, {"committed": 501}, {"crashes": 499}, {"crashes": 501}, {"wrong": ["lost"]}]
+)
+def test_staged_recovery_does_not_hold_unless_each_message_was_committed_by_its_second_attempt(
+    seen: dict[str, Any], kit: Kit
+) -> None:
+    assert resumed(kit, PACED, **seen).wrong
+
+
+def test_what_was_asked_for_while_redis_stood_still_may_be_granted_at_once(kit: Kit) -> None:
+    times_ms = [at_ms if at_ms < 2000 else max(at_ms, 4000) for at_ms in PACED]
+
+    assert resumed(kit, times_ms, silent_s=2.0).wrong == []
+    assert resumed(kit, times_ms, silent_s=0.02).wrong
+
+
+def test_the_line_of_a_staged_recovery_tells_its_pace(kit: Kit) -> None:
+    assert resumed(kit, PACED).line() == (
+        "staged resume: 500 rooms in processing, stated pace 100 a second; "
+        "resumed in 5.0 s, 100 a second, at most 100 in any second"
+    )
+
+
+@pytest.mark.parametrize(("stored", "count"), [(None, 0), ([3, {"count": 7}], 7)])
+def test_the_counter_is_found_in_a_stored_state(stored: Any, count: int, kit: Kit) -> None:
+    assert kit("snapshot").count_of(None if stored is None else codec.encode(stored)) == count

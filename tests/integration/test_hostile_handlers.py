@@ -20,7 +20,7 @@ import redis as redis_py
 from greenroom import Agent, AsyncClient, Client, Cycle, Kind, Message, Mode, Receipt, ThreadCycle
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.store import KEEP_STATE, Answer, Terms
-from integration.agents import WAIT_S, Director, cut_off, eventually, wait_event, wait_for, wait_output
+from integration.agents import WAIT_S, Director, StoreGate, cut_off, eventually, wait_event, wait_for, wait_output
 from integration.conftest import Running
 
 ABORTS = pytest.mark.parametrize("verb", [Mode.INTERRUPT, Mode.STOP])
@@ -294,7 +294,7 @@ def test_every_effect_of_the_ticket_is_refused_from_another_process_as_soon_as_t
     verb: Mode, running: Running, director: Director, client: Client, redis: redis_py.Redis, redis_url: str, agent: str
 ) -> None:
     """row 6: before the worker has settled the cycle, and after"""
-    running(director.agent(interruptible=True, abort_timeout=SHORT))
+    hold = StoreGate.of(running(director.agent(interruptible=True, abort_timeout=SHORT))).before("settle")
     client.send("1", "wait")
     run = director.run("1")
 
@@ -315,6 +315,8 @@ def test_every_effect_of_the_ticket_is_refused_from_another_process_as_soon_as_t
             return found
 
     assert set(asyncio.run(words(signal=True))) == {verb.value}
+    hold.wait()
+    hold.release()
     wait_event(redis, agent, "cycle.interrupted" if verb is Mode.INTERRUPT else "cycle.stopped", room="1")
     # A commit of a ticket that is settled counts as that settlement, sent again: it gets the same answer, and does nothing.
     late = asyncio.run(words(signal=False))

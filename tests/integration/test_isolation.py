@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -237,6 +238,38 @@ def test_no_user_code_ever_runs_on_the_control_thread(running: Running, client: 
     wait_output(client, "42", lambda output: output.body == "began")
     client.interrupt("42")
     assert client.ask("42", "y") == {"c": 3}
+
+
+_bound: ContextVar[str] = ContextVar("bound", default="")
+
+
+class Binding(Agent):
+    """Binds a context variable, and replies with what it was before, and what a step's thread sees."""
+
+    async def respond(self, message: Message, cycle: Cycle) -> Any:
+        before = _bound.get()
+        _bound.set(message.room)
+        return [before, await cycle.step("look", _bound.get)]
+
+
+class BindingInThread(Agent):
+    def respond(self, message: Message, cycle: ThreadCycle) -> Any:
+        before = _bound.get()
+        _bound.set(message.room)
+        return [before, cycle.step("look", _bound.get)]
+
+
+@pytest.mark.parametrize("agent_class", [Binding, BindingInThread])
+def test_what_a_handler_binds_in_its_context_is_seen_by_its_steps_and_by_no_other_cycle(
+    agent_class: type[Agent], running: Running, client: Client
+) -> None:
+    client.pause(*ROOMS)
+    last = {room: [client.send(room, "look") for _ in range(5)][-1] for room in ROOMS}
+    client.play(*ROOMS)
+    running(agent_class)
+    for room, message in last.items():
+        wait_output(client, room, lambda output, message=message: output.message == message)  # type: ignore[misc]
+        assert [output.body for output in client.outputs(room)] == [["", room]] * 5
 
 
 def test_exits_of_user_code_end_their_cycle_alone(running: Running, client: Client) -> None:

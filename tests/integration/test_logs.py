@@ -32,7 +32,7 @@ PASSWORD = "pw-alpha/pw-beta#pw-gamma"
 NO_TIME = timedelta(0)
 
 APP = '''
-import asyncio, logging, threading
+import asyncio, logging, os, threading
 from greenroom import Agent, Backoff
 
 AT_ONCE = Backoff(first=Backoff().first * 0, most=Backoff().first * 0)
@@ -71,6 +71,14 @@ class InThread(Agent):
 
     def respond(self, message, cycle):
         raise ValueError(message.body)
+
+class Isolated(Fails):
+    isolation = "process"
+
+    async def respond(self, message, cycle):
+        if message.body.startswith("die"):
+            os._exit(3)
+        return await super().respond(message, cycle)
 '''
 
 Start = Callable[..., Process]
@@ -246,6 +254,28 @@ def test_who_asks_for_debug_is_shown_it(start: Start, redis_url: str, client: Cl
     row = json.loads(process.wait_line("cycle.failed"))
     assert f"ValueError: no fail {SECRET}" in row["exception"]
     assert process.stop() == 0
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_what_is_logged_in_a_child_process_is_logged_by_its_worker(
+    level: str, start: Start, redis_url: str, client: Client
+) -> None:
+    process = start("--redis", redis_url, "--name", "w1", "--log-level", level, app="app:Isolated")
+    message = client.send("42", f"fail {SECRET}")
+    process.wait_count("cycle.failed", 2)
+    client.send("43", "die")
+    process.wait_count("cycle.failed", 4)
+    assert process.stop() == 0
+    found = of_event(rows(process), "cycle.failed")
+    assert all((row["agent"], row["worker"]) == (client.agent, "w1") for row in found)
+    for attempt, row in enumerate(found[:2], start=1):
+        assert (row["room"], row["message"], row["attempt"]) == ("42", message, attempt)
+        assert (row["error"], row["level"]) == ("ValueError", "warning")
+        assert "app.py" in row["stack" if level == "info" else "exception"]
+    assert [(row["room"], row["attempt"], row["error"]) for row in found[2:]] == [
+        ("43", attempt, "its process ended with exit code 3") for attempt in (1, 2)
+    ]
+    assert (SECRET in process.output) is (level == "debug")
 
 
 # The password. ----------------------------------------------------------------------------------------

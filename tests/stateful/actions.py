@@ -7,6 +7,7 @@ from collections.abc import Callable
 from .checks import PASSED
 from .clients import MODES, discard, enqueue, requeue, signal, signal_again, signal_live, signal_play, write_raw
 from .model import Room
+from .relays import relay_end, relay_forget, relay_join, relay_late, relay_work
 from .world import LONG_MS, WORKERS, Ghost, Hold, Request, Worker, World
 
 STATES = (b"=", b"-", b"+s")
@@ -171,11 +172,11 @@ def _settle(world: World, room: str, ticket: int, how: str) -> Request:
 
 
 def settle(world: World) -> None:
-    """Fail, reject or give back; one in ten asks to consume what nobody interrupted, which is refused."""
+    """Fail, reject, give back or put off; one in ten asks to consume what nobody interrupted, which is refused."""
     found = _working(world)
     if found is not None:
         worker, room, hold = found
-        how = world.rng.choices(("fail", "release", "reject", "consume"), (6, 2, 1, 1))[0]
+        how = world.rng.choices(("fail", "release", "too_new", "reject", "consume"), (6, 2, 1, 1, 1))[0]
         world.ask(worker, hold, _settle(world, room, hold.ticket, how))
 
 
@@ -332,6 +333,19 @@ def pass_retry(world: World, room: Room) -> None:
     world.note(f"the retry time of {room.name} passes")
 
 
+def sweep(world: World) -> None:
+    """Rooms are forgotten as soon as nothing of them is under way: no work, no mode, no output for a relay."""
+    account, wire = world.account, world.wire
+    idle = [room for room in account.rooms.values() if room.state is not None and not room.queue and not room.mode]
+    for room in idle:
+        kept = [world.send(("HEXISTS", wire.keys.undelivered(name), room.name))[0] for name in account.relays]
+        if not any(kept):
+            room.state = None
+    world.send(("HSET", wire.keys.root, "keep_idle_rooms_s", 0), wire.script("sweep", 0), wire.script("sweep", 0))
+    world.send(("HDEL", wire.keys.root, "keep_idle_rooms_s"))
+    world.note(f"sweep with {[room.name for room in idle]} idle")
+
+
 def advance(world: World) -> None:
     """The first of these that is possible, so that runs are about cycles at work and not about waiting for one."""
     account = world.account
@@ -380,4 +394,10 @@ ACTIONS: tuple[tuple[Callable[[World], None], float, bool], ...] = (
     (haunt, 8, True),
     (forget, 1.5, True),
     (retry_passes, 4, False),
+    (sweep, 0.7, True),
+    (relay_join, 3, True),
+    (relay_work, 12, True),
+    (relay_late, 3, True),
+    (relay_end, 2, True),
+    (relay_forget, 0.7, True),
 )

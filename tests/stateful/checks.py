@@ -57,7 +57,7 @@ def _check_place(account: Account, room: Room, dump: Dump, entries: list[str]) -
     elif not account.may_run(room):
         phases = {"held"}
     else:  # a worker that keeps a failed message at once due says backoff until it claims again
-        phases = {"backoff"} if room.retry else {"queued", "backoff" if room.charged else "queued"}
+        phases = {"backoff"} if room.retry else {"queued", "backoff" if room.error else "queued"}
     require(row.get("phase") in phases, f"{room.name} has the phase {row.get('phase')}, want one of {phases} (7)")
 
 
@@ -103,13 +103,7 @@ def check_end(account: Account, wire: Wire) -> None:
 
 
 def _check_outbox(room: Room, wire: Wire) -> None:
-    found = []
-    for _, flat in wire.send(("XRANGE", wire.keys.outbox(room.name), "-", "+"))[0]:
-        row = dict(zip(flat[::2], flat[1::2], strict=True))
-        why = as_text(row.get(b"mode", row.get(b"error", b"")))
-        found.append(
-            (as_text(row[b"kind"]), as_text(row[b"message"]), int(row[b"ticket"]), int(row[b"seq"]), row[b"body"], why)
-        )
+    found = [output_of(flat) for _, flat in wire.send(("XRANGE", wire.keys.outbox(room.name), "-", "+"))[0]]
     want = [(out.kind, out.message, out.ticket, out.seq, out.body, out.why) for out in room.outbox]
     if found != want:
         place = next((i for i, (a, b) in enumerate(zip(found, want, strict=False)) if a != b), min(len(found), len(want)))
@@ -151,7 +145,8 @@ def _check_leftovers(account: Account, wire: Wire) -> None:
         elif kind == "room":
             limit = WEEK_S if rest.endswith(":outbox") else FORGET_S if ":" not in rest else -3
         else:
-            require(kind in ("ready", "control", "events", "dead", "worker", "workers"), f"{name} is left behind (10)")
+            kept = ("ready", "control", "events", "dead", "worker", "workers", "relay", "relays")
+            require(kind in kept, f"{name} is left behind (10)")
             continue
         require(0 <= ttl_s <= limit, f"{name} is left behind with a life of {ttl_s} s (10)")
 
@@ -159,3 +154,10 @@ def _check_leftovers(account: Account, wire: Wire) -> None:
 def receipts_of(data: bytes) -> tuple[tuple[str, str, str], ...]:
     rows = json.loads(data)["receipts"] or []
     return tuple(sorted((str(room), str(outcome), str(message)) for room, outcome, message in rows))
+
+
+def output_of(flat: list[bytes]) -> tuple[str, str, int, int, bytes, str]:
+    """An entry of an outbox: kind, message, ticket, seq, body, and how or why it ended."""
+    row = dict(zip(flat[::2], flat[1::2], strict=True))
+    why = as_text(row.get(b"mode", row.get(b"error", b"")))
+    return as_text(row[b"kind"]), as_text(row[b"message"]), int(row[b"ticket"]), int(row[b"seq"]), row[b"body"], why

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .actions import pass_retry, send_claim
+from .relays import drain_relays
 from .world import LONG_MS, WORKERS, Hold, Request, Worker, World
 
 ROUNDS = 200  # far more than there are messages and attempts
@@ -23,6 +24,7 @@ def drain(world: World) -> None:
             world.read(worker, ">", 10)
             for room, hold in list(worker.holds.items()):
                 _finish(world, worker, room, hold)
+    drain_relays(world)
 
 
 def _write_to_delete(world: World) -> None:

@@ -43,6 +43,19 @@ class Output:
     seq: int
     body: bytes = b""
     why: str = ""
+    closing: bool = False  # what an interrupted cycle said at its end
+
+
+@dataclass(slots=True)
+class Relay:
+    """One relay: of each room, from which output on it is due any, which it is at, and which it was given."""
+
+    since: dict[str, int]
+    places: dict[str, int] = field(default_factory=dict)
+    given: dict[str, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.places = dict(self.since)
 
 
 @dataclass(slots=True)
@@ -120,6 +133,8 @@ class Account:
         self.leases: dict[str, int] = {}
         self.signals: dict[str, tuple[str, list[Receipt]]] = {}
         self.cursor = (0, 0)
+        self.relays: dict[str, Relay] = {}
+        self.relay_leases: dict[str, str] = {}
 
     def tick(self) -> int:
         self.clock += 1
@@ -270,10 +285,18 @@ class Account:
             room.set_state(state)
             if closing:
                 room.send("chunk", cycle.message, ticket, seq, closing)
+                room.outbox[-1].closing = True
                 seq += 1
             room.consume(cycle.message, ticket, seq)
         elif how == "release":
             room.send("aborted", cycle.message, ticket, seq, why=aborted or "release")
+        elif how == "too_new":
+            if cycle.seq:
+                room.send("aborted", cycle.message, ticket, seq, why="release")
+            news = "" if error == room.error else error
+            room.error, room.retry = error, retry_ms > 0
+            room.remember(str(ticket), ("released", news))
+            return ("released", news)
         elif how == "reject":
             self._bury_message(room, error, room.charged + 1)
         else:

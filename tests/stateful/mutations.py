@@ -51,7 +51,7 @@ MUTATIONS = (
     Mutation("any ticket is the live one", 5, "prelude", "if h.cycle ~= ticket then return 'fenced' end", ""),
     Mutation("a zombie settles", 5, "settle", "if h.cycle ~= ticket then return { 'fenced', '' } end", ""),
     Mutation("any worker claims", 5, "claim", "ready, ready, 1, worker) == 0 then", "ready, ready, 1, worker) < 0 then"),
-    Mutation("an old incarnation claims", 5, "claim", "if current and tonumber(current) >", "if false and nil >"),
+    Mutation("an old incarnation claims", 5, "claim", "if (tonumber(current or nil) or 0) >", "if 0 >"),
     Mutation("a late claim claims again", 5, "claim", "if (' ' .. claims .. ' '):find(", "if (' '):find("),
     Mutation("a stop costs an attempt", 6, "settle", "h.attempt = tostring(attempt - 1)", ""),
     Mutation("a stop before a crash costs an attempt", 6, "prelude", "h.attempt = h.attempt - 1", ""),
@@ -81,8 +81,9 @@ MUTATIONS = (
     Mutation("anyone consumes", 3, "settle", "if how == 'consume' and not abort then", "if false then"),
     Mutation("a message at work is discarded", 3, "discard", "if h.cycle and h.processing == id then", "if false then"),
     Mutation("a room at work is given back", 5, "release", "h.cycle or", ""),
-    Mutation("an old incarnation renews", 5, "heartbeat", "elseif current and tonumber(current) >", "elseif false and nil >"),
+    Mutation("an old incarnation renews", 5, "heartbeat", "elseif current and current >", "elseif false and nil >"),
     Mutation("who lost a room takes its next message", 6, "prelude", "ask.next == '1' and h.owner", "ask.next == '1'"),
+    Mutation("a worker that is too old keeps the room", 7, "settle", "ask.next = ''", ""),
     Mutation("an old incarnation leaves", 7, "leave", "if current and current ~= incarnation then", "if false then"),
     Mutation(
         "a room that is given back has an owner", 7, "prelude", "  unready(h)\n  park(h)\n  remember", "  park(h)\n  remember"
@@ -94,4 +95,27 @@ MUTATIONS = (
     Mutation("a failed step counts as begun", 3, "step", "call('HDEL', steps, name)", ""),
     Mutation("anyone's step is forgotten", 3, "step", "if value == '?' .. ticket then call", "if value then call"),
     Mutation("a step is done twice", 3, "step", "if value and value:sub(1, 1) == '!' then", "if false then"),
+    Mutation("a chunk goes out after a stop", 12, "deliver", "(ticket == live and abort) or", ""),
+    Mutation(
+        "a chunk goes out after the end of its cycle", 12, "prelude", "elseif kind == 'aborted' then", "elseif false then"
+    ),
+    Mutation("an interrupted cycle's last word stays", 12, "deliver", "or row[11] == 'closing' then", "then"),
+    Mutation("a relay is done with what it was not given", 12, "deliver", "if done == place then", "if done ~= '' then"),
+    Mutation("a relay's place is the newest output", 12, "prelude", "call('HSETNX', undelivered,", "call('HSET', undelivered,"),
+    Mutation("a relay's place stays behind", 12, "deliver", "if last ~= place then call('HSET'", "if false then call('HSET'"),
+    Mutation(
+        "who has lost its lease hands over", 12, "deliver", "~= token then return { 'lost', '' } end", "== '' then return end"
+    ),
+    Mutation("two processes of a relay hand over", 12, "relay", "if holder and holder ~= token then", "if false then"),
+    Mutation("a forgotten relay stays registered", 12, "forget_relay", "call('HDEL', RELAYS, name)", "call('EXISTS', RELAYS)"),
+    Mutation("a room with work is forgotten", 9, "sweep", "if is_in_use(room) then", "if false then"),
+    Mutation("an idle room's state stays", 10, "sweep", "call('UNLINK', room_key(room) .. ':state')", ""),
+    Mutation(
+        "a room with outputs for a relay is forgotten",
+        12,
+        "sweep",
+        "undelivered_key(relay), room) == 1",
+        "undelivered_key(relay), room) == 2",
+    ),
+    Mutation("aborted cycles are remembered for ever", 10, "prelude", "  call('UNLINK', aborted_key(room))\n", ""),
 )

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
 from greenroom.protocol.keys import Keys
 
 from . import signals
-from .checks import Violation, check_structure, receipts_of, require
+from .checks import Violation, check_structure, output_of, receipts_of, require
 from .model import Account, Expected, Room, Terms
 from .wire import Wire, Word, as_text, pairs
+
+if TYPE_CHECKING:
+    from .relays import Process
 
 ROOMS = ["r0", "r1", "r2"]
 WORKERS = ["w0", "w1", "w2", "w3"]
@@ -72,6 +75,10 @@ def normal(script: str, answer: list[Any]) -> Expected:
     word = as_text(answer[0])
     if word == "grant":
         return (word, as_text(answer[1]), int(answer[2]), int(answer[3]), as_text(answer[4]))
+    if script == "deliver" and word == "output":
+        return (word, *output_of(answer[2]))
+    if script == "relay" and word == "ok":
+        return (word, "")
     if script == "step":
         return (word, answer[1])
     if script == "control":
@@ -97,6 +104,7 @@ class World:
         self.ghosts: list[Ghost] = []
         self.late: list[Request] = []
         self.raws: list[tuple[str, str, str]] = []
+        self.relays: list[Process] = []
         self.trace: list[str] = []
         self.tracing = False
         self.sent = 0  # round trips so far

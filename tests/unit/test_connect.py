@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from redis.exceptions import ResponseError
+from redis.asyncio.connection import SSLConnection
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoPermissionError, ResponseError, TryAgainError
+from redis.exceptions import ConnectionError as RedisPyConnectionError
 
+from greenroom.protocol.cluster import ClusterPool, is_elsewhere
 from greenroom.protocol.connect import connect, is_lost, translate, without_password
 from greenroom.protocol.errors import InvalidRequest, RedisRefused, RedisUnavailable
 from greenroom.protocol.primary import PrimaryPool
@@ -23,6 +26,7 @@ from greenroom.protocol.primary import PrimaryPool
         ("unix://me:hunter2@/run/redis.sock?db=0", "unix://me:***@/run/redis.sock?db=0"),
         ("sentinel://me:hunter2@a:26379,b,[::1]:3/rooms/1", "sentinel://me:***@a:26379,b,[::1]:3/rooms/1"),
         ("sentinel://a,b/rooms", "sentinel://a,b/rooms"),
+        ("cluster://me:hunter2@a:6379,b,[::1]:3", "cluster://me:***@a:6379,b,[::1]:3"),
         ("redis://host/0?password=hunter2&db=1", "redis://host/0?password=***&db=1"),
         ("redis://host/0?password=hun#ter2", "redis://host/0?password=***"),
         ("rediss://host/0?ssl_password=hunter2", "rediss://host/0?ssl_password=***"),
@@ -31,6 +35,8 @@ from greenroom.protocol.primary import PrimaryPool
         ("redis://:hun#t:er2@host/0", "redis://:***@host/0"),
         ("me:hunter2@host:6379", "me:***@host:6379"),
         ("redis:me:hunter2@host", "redis:***@host"),
+        ("rediss://host/0?ssl_password=hunter2&ssl_keyfile=k", "rediss://host/0?ssl_password=***&ssl_keyfile=k"),
+        ("sentinels://me:hunter2@a,b/rooms?ssl_password=hunter2", "sentinels://me:***@a,b/rooms?ssl_password=***"),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
@@ -66,6 +72,21 @@ def test_a_url_that_cannot_be_read_is_not_shown_at_all(url: str) -> None:
         "redis://[hunter2]@host",
         "redis://me:hunter2'\"@host:port",
         "redis://me:hunter2@host?db=x",
+        "sentinel://me:hunter2@a/rooms?ssl_ca_certs=ca.crt",
+        "sentinels://me:hunter2@a/rooms?db=1",
+        "sentinels://me:hunter2@a/rooms?password=hunter2",
+        "sentinels://me:hunter2@a/rooms?ssl_bogus=1",
+        "redis://me:hunter2@a?bogus=1",
+        "redis://me:hunter2@a?ssl_ca_certs=ca.crt",
+        "rediss://me:hunter2@a?bogus=1",
+        "rediss://me:hunter2@a?ssl_cert_reqs=sometimes",
+        "rediss://me:hunter2@a?ssl_ca_certs=/no/such/file",
+        "rediss://me:hunter2@a?ssl_certfile=/no/such/file&ssl_keyfile=/no/such/file",
+        "cluster://",
+        "cluster://me:hunter2@",
+        "cluster://me:hunter2@a,,b",
+        "cluster://me:hunter2@a:port",
+        "cluster://me:hunter2@a/0",
     ],
 )
 def test_what_is_no_redis_url_is_refused_without_showing_a_password(url: str) -> None:
@@ -91,6 +112,46 @@ def test_a_sentinel_url_names_sentinels_access_to_redis_and_the_primary() -> Non
     assert (pool.service_name, said["username"], said["password"], said["db"]) == ("rooms", "me", "hunt@er2", 4)
 
 
+def test_a_cluster_url_names_nodes_and_access_to_all_of_them() -> None:
+    pool = connect("cluster://me:hunt%40er2@a:1,b,[::1]:3", "greenroom:{support}").connection_pool
+    assert isinstance(pool, ClusterPool)
+    nodes = pool.sentinel_manager
+    assert (nodes._seeds, nodes._slot) == ([("a", 1), ("b", 6379), ("::1", 3)], 8959)  # as CLUSTER KEYSLOT answers
+    for said in (nodes._options, pool.connection_kwargs):
+        assert (said["username"], said["password"]) == ("me", "hunt@er2")
+    assert nodes._options["socket_timeout"] is not None
+    assert pool.connection_kwargs["socket_timeout"] is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MovedError("3999 127.0.0.1:6381"),
+        AskError("3999 127.0.0.1:6381"),
+        ResponseError("MOVED 3999 127.0.0.1:6381"),
+        ResponseError("ASK 3999 127.0.0.1:6381"),
+    ],
+    ids=repr,
+)
+def test_a_node_that_names_another_one_has_not_the_agent(error: ResponseError) -> None:
+    assert is_elsewhere(error)
+    assert not is_lost(error)
+    refused = translate(error)
+    assert isinstance(refused, RedisRefused)
+    assert "use a cluster:// URL" in str(refused)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ClusterDownError("The cluster is down"), TryAgainError("later"), ResponseError("CLUSTERDOWN The cluster is down")],
+    ids=repr,
+)
+def test_a_cluster_that_cannot_serve_just_now_is_taken_for_lost(error: ResponseError) -> None:
+    assert is_elsewhere(error)
+    assert is_lost(error)
+    assert isinstance(translate(error), RedisUnavailable)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -103,6 +164,40 @@ def test_a_sentinel_url_names_sentinels_access_to_redis_and_the_primary() -> Non
 def test_a_server_that_may_not_write_any_more_is_taken_for_lost(text: str) -> None:
     assert is_lost(ResponseError(text))
     assert isinstance(translate(ResponseError(text)), RedisUnavailable)
+
+
+def test_a_sentinels_url_speaks_tls_to_sentinels_and_redis() -> None:
+    pool = connect("sentinels://me:hunter2@a,b/rooms?ssl_check_hostname=false").connection_pool
+    assert isinstance(pool, PrimaryPool)
+    asked = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
+    assert all(issubclass(each.connection_class, SSLConnection) for each in [pool, *asked])
+    assert [each.connection_kwargs["ssl_check_hostname"] for each in [pool, *asked]] == [False] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (NoPermissionError("this user has no permissions to run the 'evalsha' command"), RedisRefused, "refuses access"),
+        (ResponseError("Error running script: The user executing the script can't run this command"), RedisRefused, "access"),
+        (ResponseError("ACL failure in script: User x has no permissions to run the 'hset' command"), RedisRefused, "access"),
+        (
+            RedisPyConnectionError(
+                "Error 1 connecting to a:1. [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: "
+                "self-signed certificate in certificate chain (_ssl.c:1006)."
+            ),
+            RedisRefused,
+            "certificate is not accepted: self-signed certificate in certificate chain. Check",
+        ),
+        (RedisPyConnectionError("Error while reading from a:1 : (104, 'Connection reset by peer')"), RedisUnavailable, "TLS"),
+        (RedisPyConnectionError("Connection closed by server."), RedisUnavailable, "rediss://"),
+        (TimeoutError("no answer within 5 s"), RedisUnavailable, "no answer within 5 s. Check"),
+    ],
+)
+def test_an_error_says_who_must_do_what(error: Exception, kind: type[Exception], words: str) -> None:
+    said = translate(error)
+    assert isinstance(said, kind)
+    assert words in str(said)
+    assert "\n" not in str(said)
 
 
 @pytest.mark.parametrize("text", ["WRONGTYPE Operation against a key holding the wrong kind of value", "ERR unknown command"])

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from greenroom.protocol.errors import InvalidName, InvalidRequest
-from greenroom.protocol.keys import MAX_NAME_BYTES, Keys, check_agent, check_name
+from greenroom.protocol.keys import MAX_NAME_BYTES, Keys, check_agent, check_name, check_room
 
 
 @pytest.mark.parametrize("name", ["a", "42", "a/b:c*?[x]", "größe-猫", "😀" * 64, "{braces}", "x" * MAX_NAME_BYTES])
@@ -68,3 +68,10 @@ def test_every_key_of_an_agent_carries_its_one_hash_tag() -> None:
 def test_a_room_is_found_under_its_own_name() -> None:
     assert Keys("support").room("42") == "greenroom:{support}:room:42"
     assert Keys("support").messages("42") == "greenroom:{support}:room:42:messages"
+
+
+@pytest.mark.parametrize("part", ["messages", "outbox", "state", "steps"])
+def test_a_room_whose_key_would_be_another_rooms_is_refused(part: str) -> None:
+    with pytest.raises(InvalidName, match=f":{part}"):
+        check_room(f"42:{part}")
+    assert check_room(f"42:{part}:1") == f"42:{part}:1"

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from greenroom.actors.frames import FROM_WORKER, Frames, check_from_child, pack
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.threads import start_thread
 from greenroom.logs import LogFormat, formatter
-from greenroom.protocol.log import DEPTH, MOST, bound, log, told
+from greenroom.protocol.log import DEPTH, MOST, Forwarded, bound, log, repeat, told
 
 SECRET = "hunter2"
 
@@ -194,6 +195,47 @@ def test_who_asks_for_debug_gets_the_whole_traceback(records: Records) -> None:
     assert record.exc_info is not None
     assert record.exc_info[1] is error
     assert f"KeyError: '{SECRET}'" in logging.Formatter().format(record)
+
+
+# From another process. --------------------------------------------------------------------------------
+
+
+def forwarded(record: logging.LogRecord) -> list[tuple[int, str, dict[str, Any]]]:
+    sent: list[tuple[int, str, dict[str, Any]]] = []
+    Forwarded(lambda *what: sent.append(what)).emit(record)
+    return sent
+
+
+def test_a_record_of_another_process_is_logged_with_the_fields_of_the_thread(records: Records) -> None:
+    log.warning("cycle.failed", room="42", message=7, after_s=0.5, stack=["  one", "  two"])
+    [(level, event, fields)] = forwarded(records.all.pop())
+    check_from_child(["log", level, event, fields])
+    with bound(worker="w1"):
+        repeat(level, event, fields)
+    assert records.all[0].levelno == logging.WARNING
+    assert records.all[0].getMessage() == "event=cycle.failed worker=w1 room=42 message=7 after_s=0.5\n  one\n  two"
+    assert records.fields[0]["stack"] == "  one\n  two"
+
+
+def test_whatever_a_record_has_in_it_can_be_sent(records: Records) -> None:
+    try:
+        raise RuntimeError("no \udc80 text")
+    except RuntimeError:
+        log.exception("loop.callback_failed", huge=1 << 70, text="x" * 1_000_000, strange=object(), none=None)
+    [sent] = forwarded(records.all[0])
+    [frame] = Frames(FROM_WORKER).feed(pack("log", *sent))
+    check_from_child(frame)
+    assert len(pack(*frame)) < 100_000
+    assert "RuntimeError" in frame[3]["exception"]
+    repeat(*frame[1:])
+    assert records.fields[-1]["huge"] == str(1 << 70)
+
+
+def test_a_record_that_is_none_of_greenrooms_is_not_sent() -> None:
+    assert forwarded(foreign()) == []
+    odd = foreign()
+    odd.greenroom = {"event": "cycle.failed", "two words": 1}
+    assert forwarded(odd) == []
 
 
 # How they are written. --------------------------------------------------------------------------------

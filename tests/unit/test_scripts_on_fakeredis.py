@@ -155,3 +155,61 @@ def test_a_cycle_of_a_worker_that_has_left_is_adopted(fake: Fake) -> None:
     assert int(fake.run("adopt", "worker-2", 10)[1]) == 1
     granted = fake.run("claim", "42", "worker-2", other, ready, "request-2", *TERMS)
     assert (granted[0], granted[3]) == ("grant", "2")
+
+
+def _given(fake: Fake, *done: str) -> tuple[str, str]:
+    """Id, and body or else kind, of what relay "relay" is to hand over next in room 42; the word that grants nothing."""
+    answer = fake.run("deliver", "relay", "token", "42", *(done or ("",)), "")
+    if answer[0] != "output":
+        return ("", answer[0])
+    row = dict(zip(answer[2][::2], answer[2][1::2], strict=True))
+    return (answer[1], row["body"] or row["kind"])
+
+
+def test_a_relay_is_given_what_is_sent_and_nothing_of_an_interrupted_cycle_but_its_last_word(fake: Fake) -> None:
+    assert fake.run("relay", "relay", "token", 10_000)[0] == "ok"
+    assert fake.run("relay", "relay", "another", 10_000) == ["taken", "token"]
+    fake.enqueue("one")
+    ticket = fake.claim(fake.deliver())[2]
+    fake.run("emit", "42", ticket, 1, "a", "b")
+    first, body = _given(fake)
+    assert body == "a"
+    assert fake.signal("interrupt", "signal-1", "42") == ["applied"]
+    assert _given(fake, first) == ("", "empty")
+    fake.run("settle", "42", ticket, "consume", "", *TERMS, "=", "sorry", "", 0)
+    closing, body = _given(fake)
+    assert body == "sorry"
+    ending, body = _given(fake, closing)
+    assert (ending, body) == _given(fake, closing)
+    assert body == "aborted"
+    assert _given(fake, ending) == ("", "empty")
+    assert fake.run("forget_relay", "relay", "request-1") == ["runs", "token"]
+    assert fake.run("relay", "relay", "token", "")[0] == "ok"
+    assert _given(fake) == ("", "lost")
+    for _ in range(2):
+        assert fake.run("forget_relay", "relay", "request-1") == ["ok", ""]
+    assert fake.run("forget_relay", "relay", "request-2") == ["unknown", ""]
+    assert not [key for key in fake.redis.scan_iter() if "relay" in key or "undelivered" in key or "aborted" in key]
+
+
+def test_more_withheld_chunks_than_one_call_passes_over_are_passed_over_in_several(fake: Fake) -> None:
+    fake.run("relay", "relay", "token", 10_000)
+    fake.enqueue("one")
+    ticket = fake.claim(fake.deliver())[2]
+    fake.run("emit", "42", ticket, 1, *map(str, range(250)))
+    fake.signal("interrupt", "signal-1", "42")
+    fake.run("settle", "42", ticket, "consume", "", *TERMS, "=", "", "", 0)
+    answers = [_given(fake)[1] for _ in range(3)]
+    assert answers == ["more", "more", "aborted"]
+
+
+def test_an_idle_room_is_forgotten_and_a_dead_letter_over_the_limit_dropped(fake: Fake) -> None:
+    assert fake.run("retain", WORKER, fake.incarnation, "idle_rooms_s", 3600, "dead", 1) == ["ok", ""]
+    fake.redis.set(fake.keys.state("42"), "state")
+    fake.redis.zadd(fake.keys.rooms, {"42": 1})
+    for message in ("1-0", "2-0"):
+        fake.redis.xadd(fake.keys.dead, {"room": "43", "message": message, "error": "no"})
+    oldest = fake.redis.xrange(fake.keys.dead, count=1)[0][0]
+    assert fake.run("sweep", 0) == ["ok", 0, [oldest, "43", "1-0", "no"], 1]
+    assert fake.run("sweep", 0) == ["ok", 0, [], 0]
+    assert not fake.redis.exists(fake.keys.state("42"), fake.keys.rooms)

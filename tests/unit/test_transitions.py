@@ -107,6 +107,7 @@ EVENTS: dict[str, Callable[[], Event]] = {
     "finished by an older cycle": lambda: Finished(9, b"reply", b"+state"),
     "failed": lambda: Failed(10, "boom"),
     "rejected": lambda: Failed(10, "never", rejected=True),
+    "too new": lambda: Failed(10, "too old", too_new=True),
     "failed by an older cycle": lambda: Failed(9, "boom"),
     "cancelled": lambda: Cancelled(10),
     "cancelled by an older cycle": lambda: Cancelled(9),
@@ -156,6 +157,7 @@ TABLE: dict[State, dict[str, tuple[list[Effect], State]]] = {
         "finished": ([Commit(10, b"reply", b"+state", True)], State.SETTLING),
         "failed": ([settle(10, "fail", error="boom")], State.SETTLING),
         "rejected": ([settle(10, "reject", error="never")], State.SETTLING),
+        "too new": ([settle(10, "too_new", error="too old")], State.SETTLING),
         "cancelled": ([settle(10, "fail", error="the handler cancelled itself")], State.SETTLING),
         "interrupt": ([Abort(10, "interrupt")], State.ABORTING),
         "stop": ([Abort(10, "stop")], State.ABORTING),
@@ -169,6 +171,7 @@ TABLE: dict[State, dict[str, tuple[list[Effect], State]]] = {
         "finished": RELEASED,
         "failed": RELEASED,
         "rejected": RELEASED,
+        "too new": RELEASED,
         "cancelled": RELEASED,
         "too slow": ([settle(10, "release", code="detached")], State.SETTLING),
     },
@@ -314,6 +317,13 @@ def test_an_entry_that_arrived_while_the_last_was_being_given_back_is_claimed(st
     assert room.handle(Ready(NEWER)) == []
     assert room.handle(taken("empty")) == [Claim(NEWER)]
     assert room.handle(taken("empty")) == [End("empty")]
+
+
+def test_a_room_that_is_told_to_wait_does_not_when_it_has_a_newer_entry() -> None:
+    """row 26: the message that it was to wait for is gone"""
+    room = machine(State.CLAIMING)
+    assert room.handle(Ready(NEWER)) == []
+    assert room.handle(taken("backoff", "500")) == [Claim(NEWER)]
 
 
 def test_a_draining_room_takes_nothing_after_its_commit() -> None:

@@ -1,0 +1,20 @@
+-- Forgets a relay that is gone for good: what it has not handed over is kept no longer than it would be without it.
+-- ARGV: relay, request
+-- Answers: {'ok'} | {'more'} (ask again: it has more rooms) | {'runs', the token that has the lease} | {'unknown'}
+-- Events: relay.forgotten
+local name, request = ARGV[1], ARGV[2]
+local request_key = G .. ':seen:' .. request
+local ROOMS_MOST = 500 -- in one call: other clients wait for it
+local undelivered = undelivered_key(name)
+
+if not call('GET', request_key) then
+  local holder = call('GET', lease_key(name))
+  if holder then return { 'runs', holder } end
+  if call('HDEL', RELAYS, name) + call('EXISTS', undelivered) == 0 then return { 'unknown', '' } end
+  call('SET', request_key, 'ok', 'EX', FORGET_S)
+  event('relay.forgotten', 'relay', name)
+end
+if call('HEXISTS', RELAYS, name) == 1 then return { 'ok', '' } end -- it has come back meanwhile
+local found = call('HSCAN', undelivered, '0', 'COUNT', ROOMS_MOST)[2]
+for i = 1, #found, 2 do let_go(name, found[i]) end
+return { call('EXISTS', undelivered) == 1 and 'more' or 'ok', '' }

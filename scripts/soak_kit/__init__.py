@@ -1,0 +1,1 @@
+"""The soak: many messages, and then whether anything is left of them."""

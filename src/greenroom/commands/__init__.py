@@ -1,0 +1,1 @@
+"""Commands that the operator of a deployment needs, a module each."""

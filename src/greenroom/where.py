@@ -1,0 +1,35 @@
+"""Where Redis is, as the options of the command line say it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .protocol.connect import DEFAULT_REDIS
+from .protocol.errors import InvalidRequest, RedisUnavailable
+from .protocol.server import RedisServer
+
+URL_VARIABLE = "GREENROOM_REDIS_URL"
+
+
+def server_of(redis: str | None, embedded: Path | None) -> str | RedisServer:
+    """The URL, or the embedded server, that the options name."""
+    if embedded is None:
+        return os.environ.get(URL_VARIABLE) or DEFAULT_REDIS if redis is None else redis
+    if redis is not None:
+        raise InvalidRequest("--redis or --embedded, not both")
+    return RedisServer(embedded)
+
+
+def url_of(redis: str | None, embedded: Path | None) -> str:
+    """The URL that the options name, of an embedded server only if it runs.
+
+    Raises:
+        RedisUnavailable: it does not.
+    """
+    server = server_of(redis, embedded)
+    if isinstance(server, str):
+        return server
+    if not server.find():
+        raise RedisUnavailable(f"no embedded Redis runs in {embedded}: greenroom run … --embedded {embedded} starts it")
+    return server.url

@@ -15,10 +15,12 @@ import sys
 import threading
 import traceback
 from dataclasses import astuple
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from ..protocol.errors import AgentError, CycleEnded, GreenroomError
+from ..protocol.log import forward
 from ..protocol.store import Abort
 from .agent import AgentSpec, inspect_agent
 from .frames import FROM_WORKER, Frames, pack, unpack_error, unpack_message
@@ -169,7 +171,8 @@ class Child:
             case "hook":
                 self._start_hook(*rest)
             case "load":
-                name, *origin = rest
+                name, level, *origin = rest
+                forward(level, partial(self.send, "log"))
                 sys.argv[:] = origin.pop()
                 self._origin.put((name, Origin(*origin)))
 

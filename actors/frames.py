@@ -14,16 +14,18 @@ import msgpack
 
 from ..protocol import codec
 from ..protocol.errors import CycleEnded, GreenroomError, RedisRefused, RedisUnavailable
+from ..protocol.log import is_record
 from ..protocol.records import Message
 
 MOST_BYTES = 4 * codec.MAX_BYTES  # of a child's frame: a reply and a state are half of that at the most
 FROM_WORKER = (1 << 32) - 1
 _HEAD = struct.Struct(">I")
 
-# What a child may say, and what comes with it. All but the first two begin with the ticket.
+# What a child may say, and what comes with it. All but the first three begin with the ticket.
 _FROM_CHILD: dict[str, tuple[type, ...]] = {
     "ready": (),
     "unfit": (str,),  # it could not load the agent, and why
+    "log": (int, str, dict),  # a record of greenroom's: its level, event and fields
     "push": (int, bytes),
     "ask": (int, int, str, list),  # a number that the answer has, too; what, and with which arguments
     "finished": (int, bytes, bytes),
@@ -81,6 +83,8 @@ def check_from_child(frame: Any) -> None:
         asked = _ASKS.get(frame[3])
         if asked is None or not _fits(frame[4], asked):
             raise BadFrame("an unknown question")
+    if frame[0] == "log" and not is_record(*frame[1:]):
+        raise BadFrame("no record of a log")
 
 
 def _fits(values: list[Any], shape: tuple[type, ...]) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..protocol.errors import AgentError, CycleEnded
-from ..protocol.log import log
+from ..protocol.log import log, log_level, repeat
 from ..protocol.records import Message
 from .agent import AgentSpec
 from .child_process import ChildProcess
@@ -24,7 +24,7 @@ from .interruption import Code
 from .link import Link
 from .loop import LoopThread
 from .origin import origin_of
-from .runner import MAX_ERROR_CHARS, Aborted, OnBegin, Report, ReportClosed, Run
+from .runner import MAX_ERROR_CHARS, Aborted, OnBegin, Report, ReportClosed, Run, names
 from .transitions import Cancelled, Closed, Failed, Finished
 
 START_S = 60.0  # for a child to import the agent and make it
@@ -42,6 +42,7 @@ class ChildRun:
         self._on_begin = on_begin
         self._report = report
         self._frame = ("cycle", link.ticket, pack_message(message), state)
+        self._names = names(message, link.ticket)
         self._child: ChildProcess | None = None
         self._aborted = False
         self._over = False
@@ -128,6 +129,7 @@ class ChildRun:
             self.failed(f"its process {how}")
 
     def failed(self, error: str) -> None:
+        log.warning("cycle.failed", **self._names, error=error)
         self._end(Failed(self.ticket, error[:MAX_ERROR_CHARS]))
 
 
@@ -179,7 +181,7 @@ class ChildHook:
     def failed(self, error: str) -> None:
         if not self._over:
             hook = f"on_{self._aborted.abort.mode}"
-            log.warning("hook.failed", hook=hook, room=self._aborted.message.room, error=error)
+            log.warning("hook.failed", **self._aborted.names(), hook=hook, error=error)
             self._end(Closed(self.ticket, self._aborted.abort.mode))
 
 
@@ -193,7 +195,7 @@ class ChildPool:
     def __init__(self, spec: AgentSpec, name: str, control: LoopThread) -> None:
         self.spec = spec
         self.control = control
-        self._load = ("load", name, *astuple(origin_of(spec.agent_class)), sys.argv)
+        self._load = ("load", name, log_level(), *astuple(origin_of(spec.agent_class)), sys.argv)
         self._most = spec.agent_class.max_processes
         self._children: dict[ChildProcess, ChildRun | ChildHook | None] = {}  # all that are not dead, and their work
         self._starting: dict[ChildProcess, asyncio.TimerHandle] = {}
@@ -304,6 +306,8 @@ class ChildPool:
             self._ready(child)
         elif kind == "unfit":
             self._drop(child, f"could not load the agent: {rest[0]}")
+        elif kind == "log":
+            repeat(*rest)
         elif run is not None and run.ticket == rest[0]:
             run.told(kind, *rest[1:])
         elif kind == "ask":  # what an earlier cycle has left behind in this child goes on

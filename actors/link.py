@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from ..protocol.errors import CycleEnded
-from ..protocol.log import log
 from ..protocol.store import Answer, Store
 from .loop import LoopThread
 
@@ -52,6 +51,7 @@ class CycleLink:
         room: str,
         ticket: int,
         on_refused: OnRefused,
+        on_long_shield: Callable[[], None],
         *,
         interval_s: float,
         shield_warning_s: float,
@@ -61,6 +61,7 @@ class CycleLink:
         self._store = store
         self._room = room
         self._on_refused = on_refused
+        self._on_long_shield = on_long_shield
         self._interval_s = interval_s
         self._shield_warning_s = shield_warning_s
         self._seq = 0
@@ -192,8 +193,5 @@ class CycleLink:
             self.watch_shield()
 
     def watch_shield(self) -> None:
-        """The cycle is shielded from now on: say so in the log if that goes on for too long."""
-        self._timers["shield"] = self._control.loop.call_later(self._shield_warning_s, self._warn)
-
-    def _warn(self) -> None:
-        log.warning("shield.long", room=self._room, ticket=self.ticket, after_s=self._shield_warning_s)
+        """The cycle is shielded from now on: say so if that goes on for too long."""
+        self._timers["shield"] = self._control.loop.call_later(self._shield_warning_s, self._on_long_shield)

@@ -6,12 +6,12 @@ import asyncio
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from ..protocol.log import log
+from ..protocol.log import bound, log, told
 
 T = TypeVar("T")
 
@@ -22,10 +22,13 @@ class LoopThread:
     """A thread that runs one event loop. ``post`` is the cheap way in: one wake-up carries all that waits.
 
     What is posted runs in a context of the loop's own: what a handler binds in its context is none of the next one's.
+
+    ``fields`` are what all log lines of this thread have.
     """
 
-    def __init__(self, name: str, *, daemon: bool = True) -> None:
+    def __init__(self, name: str, *, daemon: bool = True, fields: Mapping[str, object] | None = None) -> None:
         self.name = name
+        self.fields = fields or {}
         self.loop: asyncio.AbstractEventLoop  # from start on
         self._thread = threading.Thread(target=self._serve, name=name, daemon=daemon)
         self._context = contextvars.Context()
@@ -49,7 +52,7 @@ class LoopThread:
         self.end()
         self._thread.join(JOIN_S)
         if self._thread.is_alive():
-            log.warning("loop.stuck", thread=self.name)
+            log.warning("loop.stuck", **self.fields, thread=self.name)
 
     def end(self) -> None:
         """As ``stop``, without waiting for it; also from the loop itself."""
@@ -62,6 +65,10 @@ class LoopThread:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
+        with bound(**self.fields):
+            self._run_until_stopped()
+
+    def _run_until_stopped(self) -> None:
         try:
             while not self._stopping:
                 self._run_on()
@@ -82,8 +89,8 @@ class LoopThread:
         """
         try:
             self.loop.run_forever()
-        except BaseException:
-            log.exception("loop.task_exited", thread=self.name)
+        except BaseException as error:
+            log.error("loop.task_exited", thread=self.name, **told(error))
 
     @property
     def ident(self) -> int | None:
@@ -133,7 +140,11 @@ class LoopThread:
             try:
                 callback(*args)
             except Exception:
-                log.exception("loop.callback_failed", thread=self.name, callback=repr(callback))
+                log.exception(
+                    "loop.callback_failed",
+                    thread=self.name,
+                    callback=getattr(callback, "__qualname__", type(callback).__name__),
+                )
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine on the loop; its future is for the calling thread."""

@@ -15,10 +15,11 @@ from ..protocol.log import log
 from ..protocol.records import Unreadable
 from ..protocol.store import DELETE_STATE, KEEP_STATE, Answer, Grant, Store
 from .agent import AgentSpec
+from .counts import Counts
 from .link import CycleLink
 from .loop import LoopThread
 from .loop_actor import LoopActor, tell
-from .runner import Aborted, Run, Starter
+from .runner import Aborted, Run, Starter, names
 from .slots import Slots
 from .transitions import (
     Abort,
@@ -65,6 +66,7 @@ class RoomContext:
     slots: Slots
     worker: str
     incarnation: int = 0
+    counts: Counts = field(default_factory=Counts)
     active: dict[str, str] = field(default_factory=dict)  # the rooms at work here, and the ready entry of each
     detached: int = 0  # cycles whose code was left behind, still running
 
@@ -74,6 +76,11 @@ class _Broken:
     """The store could not answer."""
 
     error: BaseException
+
+
+def names_of(room: str, grant: Grant | None) -> dict[str, object]:
+    """What a line of the log says of a room and its cycle, if one was granted."""
+    return {"room": room} if grant is None else names(grant.message, grant.ticket)
 
 
 class Room(LoopActor):
@@ -90,6 +97,7 @@ class Room(LoopActor):
         self._link: CycleLink | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watchdog: asyncio.TimerHandle | None = None
+        self._began_s: float | None = None  # when the cycle's code did, while it runs
         self.since_s = self.loop.loop.time()  # when the machine came into its state
         self._has_slot = True
         self._turns = 0  # cycles since the claim
@@ -104,6 +112,7 @@ class Room(LoopActor):
         if isinstance(message, _Broken):
             raise message.error
         if isinstance(message, Taken):
+            self._count(message.answer)
             self._keep_state(message.answer)
             if isinstance(message.answer, Answer) and message.answer.word == "released" and message.answer.detail:
                 log.warning("message.newer", room=self.room, error=message.answer.detail)
@@ -156,6 +165,13 @@ class Room(LoopActor):
             case Crash():
                 raise CycleFailed(effect.error)
 
+    def _count(self, answer: Grant | Answer) -> None:
+        counts = self._context.counts
+        if answer.happened:
+            counts.happened(answer.happened)
+        elif isinstance(answer, Answer) and answer.word == "fenced":
+            counts.fenced += 1
+
     def _keep_state(self, answer: Grant | Answer) -> None:
         """What was committed is the room's state from now on; a claim answers with what Redis has."""
         refused = isinstance(answer, Answer) and answer.word in ("fenced", "interrupt", "stop", "refused")
@@ -199,6 +215,7 @@ class Room(LoopActor):
             self.room,
             grant.ticket,
             self._refused,
+            self._warn_of_shield,
             interval_s=spec.chunk_interval_s,
             shield_warning_s=spec.shield_warning_s,
             remember=bool(spec.hooks),
@@ -210,6 +227,8 @@ class Room(LoopActor):
 
     def _watch(self, ticket: int) -> None:
         """The cycle's code begins."""
+        self._began_s = self.loop.loop.time()
+        self._context.counts.in_flight += 1
         limit_s = self._context.spec.max_cycle_s
         if limit_s is not None:
             overdue = Overdue(ticket, f"it ran longer than max_cycle, {limit_s:g} s")
@@ -218,6 +237,10 @@ class Room(LoopActor):
     def _end_cycle(self) -> None:
         """The cycle's code has ended, or is not waited for any more."""
         self._run = None
+        if self._began_s is not None:
+            self._context.counts.in_flight -= 1
+            self._context.counts.cycle_s.observe(self.loop.loop.time() - self._began_s)
+            self._began_s = None
         if self._timer is not None:
             self._timer.cancel()  # what it was to end is not there any more, and the next cycle has no part in it
         if self._link is not None:
@@ -228,12 +251,21 @@ class Room(LoopActor):
     def _report(self, event: Finished | Failed | Cancelled | Closed) -> None:
         tell(self.actor_ref, event)
 
+    def names(self, cid: str = "") -> dict[str, object]:
+        """What a line of the log says of this room and its cycle, if one was granted."""
+        return names_of(self.room, self.machine.grant) | ({"cid": cid} if cid else {})
+
+    def _warn_of_shield(self) -> None:
+        log.warning("shield.long", **self.names(), after_s=self._context.spec.shield_warning_s)
+
     def _refused(self, ticket: int, why: str) -> None:
+        if why == "fenced":
+            self._context.counts.fenced += 1
         tell(self.actor_ref, Refused(ticket, why))
 
     def _abort(self, effect: Abort) -> None:
         if effect.why == "overdue":
-            log.warning("cycle.overdue", room=self.room, ticket=effect.ticket, after_s=self._context.spec.max_cycle_s)
+            log.warning("cycle.overdue", **self.names(), after_s=self._context.spec.max_cycle_s)
         if self._run is not None:
             self._run.abort(effect.why)
         self._after(self._context.spec.abort_timeout_s, partial(self._leave_code, effect.ticket))
@@ -245,7 +277,9 @@ class Room(LoopActor):
         code = self._run.leave()
         if code == "detached":
             self._context.detached += 1
-        log.warning(f"cycle.{code}", room=self.room, ticket=ticket, after_s=self._context.spec.abort_timeout_s)
+            log.warning("cycle.detached", **self.names(), after_s=self._context.spec.abort_timeout_s)
+        else:
+            log.warning("cycle.killed", **self.names(), after_s=self._context.spec.abort_timeout_s)
         tell(self.actor_ref, TooSlow(ticket, code))
 
     def _close(self, effect: Close) -> None:
@@ -273,7 +307,7 @@ class Room(LoopActor):
     def _leave_hook(self, aborted: Aborted) -> None:
         if self._run is not None:
             self._run.leave()
-            log.warning("hook.too_slow", hook=f"on_{aborted.abort.mode}", room=self.room, ticket=aborted.ticket)
+            log.warning("hook.too_slow", **self.names(aborted.abort.cid), hook=f"on_{aborted.abort.mode}")
             tell(self.actor_ref, Closed(aborted.ticket, aborted.abort.mode))
 
     def _commit(self, effect: Commit) -> None:
@@ -288,7 +322,7 @@ class Room(LoopActor):
         self._state_next = effect.state
         context = self._context
         if effect.how in ("consume", "release"):
-            log.info("cycle.aborted", room=self.room, ticket=effect.ticket, how=effect.how, code=effect.code)
+            log.info("cycle.aborted", **self.names(), how=effect.how, code=effect.code)
         retry_ms = TOO_NEW_MS if effect.how == "too_new" else 0
         if effect.how == "fail":
             retry_ms = int(context.spec.retry.delay_s(effect.attempt) * 1000)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..protocol import codec
 from ..protocol.errors import GreenroomError, Reject
-from ..protocol.log import log
+from ..protocol.log import log, told
 from ..protocol.records import Message, Mode
 from ..protocol.store import KEEP_STATE, Abort
 from .agent import Agent, AgentSpec, Runs
@@ -42,6 +42,11 @@ class Run(Protocol):
         """The code has not ended in time: go on without it, and answer what became of it."""
 
 
+def names(message: Message, ticket: int) -> dict[str, object]:
+    """What a line of the log says of a cycle."""
+    return {"room": message.room, "message": message.id, "attempt": message.attempt, "ticket": ticket}
+
+
 class Starter(Protocol):
     """What starts the agent's code for the rooms of one worker.
 
@@ -65,6 +70,10 @@ class Aborted:
     abort: Abort
     sent: list[bytes]
     code: Code
+
+    def names(self) -> dict[str, object]:
+        """What a line of the log says of it."""
+        return names(self.message, self.ticket) | {"cid": self.abort.cid}
 
     def interruption(self) -> Interruption:
         abort, steps = self.abort, self.abort.steps
@@ -192,7 +201,7 @@ class CycleRun:
             return Cancelled(ticket)
         if isinstance(error, StateTooNew):
             return Failed(ticket, str(error), too_new=True)
-        log.warning("cycle.failed", room=message.room, message=message.id, attempt=message.attempt, exc_info=error)
+        log.warning("cycle.failed", **names(message, ticket), **told(error))
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return Failed(ticket, text[:MAX_ERROR_CHARS], rejected=isinstance(error, Reject))
 
@@ -245,7 +254,7 @@ class HookRun:
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
-            log.warning("hook.failed", hook=f"on_{mode}", room=self._aborted.message.room, exc_info=error)
+            log.warning("hook.failed", **self._aborted.names(), hook=f"on_{mode}", **told(error))
             report = self._closed(b"", KEEP_STATE)
         self._report(report)
 

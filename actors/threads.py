@@ -11,12 +11,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from ..protocol.log import bound_as_here
+
 T = TypeVar("T")
 
 
 def start_thread(name: str, work: Callable[[], object]) -> None:
-    """Run ``work``, in the caller's context, in a thread of its own."""
-    threading.Thread(target=contextvars.copy_context().run, args=(work,), name=name, daemon=True).start()
+    """Run ``work``, in the caller's context, in a thread of its own. Its log lines have the fields of the caller's."""
+    context, work = contextvars.copy_context(), bound_as_here(work)
+    threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
 
 
 async def in_thread(name: str, work: Callable[[], T]) -> T:

@@ -35,7 +35,7 @@ _SENDS = (
     *("xack", "xadd", "xdel", "xtrim", "zadd", "zrem"),
 )
 _WORKS = (
-    *("del", "pexpire", "pttl", "xclaim", "xreadgroup"),
+    *("del", "pexpire", "pttl", "srandmember", "xclaim", "xreadgroup"),
     *("xgroup|create", "xgroup|delconsumer", "xinfo|consumers", "xinfo|groups"),
 )
 
@@ -92,7 +92,7 @@ def _word(text: str) -> str:
 _TRIED_WITH = {
     **dict.fromkeys(("exists", "get", "hgetall", "hkeys", "hlen", "pttl", "scard", "smembers", "strlen", "ttl", "type"), "."),
     **dict.fromkeys(("subscribe", "unsubscribe", "xlen", "zcard"), "."),
-    **dict.fromkeys(("del", "persist", "unlink", "xinfo|groups"), "."),
+    **dict.fromkeys(("del", "persist", "srandmember", "unlink", "xinfo|groups"), "."),
     **dict.fromkeys(("hget", "hexists", "hmget", "hdel", "sadd", "sismember", "srem", "zmscore", "zrem"), ". 1"),
     **dict.fromkeys(("publish", "xpending", "xinfo|consumers"), ". 1"),
     **dict.fromkeys(("expire", "pexpire", "set"), ". 1"),

@@ -87,8 +87,7 @@ def connect(url: str, key: str = "") -> Redis:
         _try_options(redis)
         return redis
     except (ValueError, TypeError, OSError, redis_errors.RedisError) as error:
-        why = re.sub(r".*unexpected keyword argument", "it has no option", str(error))
-        raise InvalidRequest(f"not a Redis URL: {without_password(url)} ({why})") from None
+        raise InvalidRequest(f"not a Redis URL: {without_password(url)} ({_reason(error, url)})") from None
 
 
 def _connect(url: str, options: dict[str, Any], key: str) -> Redis:
@@ -150,14 +149,21 @@ def _authority(text: str, port: int) -> tuple[dict[str, str | None], list[tuple[
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown: with any password replaced."""
+    """The URL as it may be shown: with any password replaced, also one that should have been escaped and was not."""
     try:
         if url.partition("://")[0] not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):  # whether it takes several hosts depends
             urlsplit(url)  # on the Python
     except ValueError:
         return "(a URL that cannot be read)"
-    shown = re.sub(r"(?<=://)([^/?#:@]*):[^/?#]*@", r"\1:***@", url, count=1)
-    return re.sub(r"([?&](?:ssl_)?password=)[^&#]*", r"\1***", shown)
+    shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", shown)
+
+
+def _reason(error: Exception, url: str) -> str:
+    """What an error says of a URL. What it quotes may be a part of the password, if it is not shown anyway."""
+    shown = without_password(url)
+    why = re.sub(r".*unexpected keyword argument", "it has no option", str(error))
+    return re.sub(r"(['\"])(.*)\1", lambda quoted: quoted[0] if quoted[2] in shown else "…", why, flags=re.DOTALL)
 
 
 def translate(error: BaseException) -> RedisError:

@@ -36,21 +36,26 @@ class Grant:
     """Leave to run one cycle: its ticket fences every effect.
 
     ``abort`` is not empty when the cycle was aborted before this answer arrived. ``state`` is the room's state when this
-    answers a claim, else None: whoever held the room has it.
+    answers a claim, else None: whoever held the room has it. ``happened`` as in ``Answer``.
     """
 
     message: Message
     ticket: int
     abort: str
     state: bytes | None
+    happened: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer that grants nothing: its word, as the script's head lists it, and its detail."""
+    """An answer that grants nothing: its word, as the script's head lists it, and its detail.
+
+    ``happened`` names the events that the request has made, as far as an answer tells: of claim, commit and settle.
+    """
 
     word: str
     detail: str = ""
+    happened: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +85,30 @@ class Enqueued:
 @dataclass(frozen=True, slots=True)
 class Beat:
     """A heartbeat's answer: ``ok``, ``lapsed``, ``superseded``, ``emptied`` or ``newer``, the incarnation (of ``newer``, the
-    version), and the agent's instance id.
+    version), the agent's instance id and the server's time.
     """
 
     word: str
     incarnation: int
     instance: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much work an agent has. ``mode`` is empty when it plays. ``phases`` counts rooms: ``idle`` are those with a mode or
+    state alone.
+
+    Messages wait unless a live cycle is at work on them: ``waiting`` and the age of the ``oldest`` are of rooms that may run,
+    then of those that are held. Where there are more rooms than were looked at, ``waiting`` is an estimate from these, and
+    ``oldest`` is the oldest of these.
+    """
+
+    mode: str
+    phases: dict[str, int]
+    dead: int
+    waiting: tuple[int, int]
+    oldest_s: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +244,10 @@ class Store:
 
     # Workers. -------------------------------------------------------------------------------------
 
+    def backlog(self, most: int) -> Future[Backlog]:
+        """How much work there is, by a look at ``most`` rooms of each kind that has work."""
+        return self.pipeline.run("backlog", most, decode=_backlog)
+
     def heartbeat(
         self, worker: str, incarnation: int | None, *, lease_ms: int, instance: str, about: dict[str, str]
     ) -> Future[Beat]:
@@ -300,7 +327,23 @@ def _count(answer: list[Any]) -> int:
 def _beat(answer: list[Any]) -> Beat:
     if answer[0] == b"newer":
         check_version(answer[1], LAYOUT, "what this agent has in Redis")
-    return Beat(text(answer[0]), int(answer[1]), text(answer[2]) if len(answer) > 2 else "")
+    word, incarnation, instance, at_ms = [*answer, b"", b"0"][:4]
+    return Beat(text(word), int(incarnation), text(instance), int(at_ms))
+
+
+def _backlog(answer: list[Any]) -> Backlog:
+    now_us, mode, rooms, owned, line, held, live, dead = int(answer[0]), text(answer[1]), *map(int, answer[2:8])
+    looked = [tuple(map(int, answer[at : at + 3])) for at in (8, 11, 14)]
+    waiting = [messages * of // (rooms or 1) for (rooms, messages, _), of in zip(looked, (owned, line, held), strict=True)]
+    ages_s = [(now_us - oldest) / 1e6 if oldest else 0.0 for _, _, oldest in looked]
+    phases = {"queued": line, "processing": live, "backoff": owned - live, "held": held, "idle": rooms - owned - line - held}
+    return Backlog(
+        mode=mode,
+        phases={phase: max(0, count) for phase, count in phases.items()},
+        dead=dead,
+        waiting=(waiting[0] + waiting[1], waiting[2]),
+        oldest_s=(max(0.0, *ages_s[:2]), max(0.0, ages_s[2])),
+    )
 
 
 def _swept(answer: list[Any]) -> Swept:
@@ -327,7 +370,7 @@ def _due(answer: list[Any]) -> Due | Answer:
 
 def _taken(room: str, answer: list[Any]) -> Grant | Answer:
     if answer[0] != b"grant":
-        return _answer(answer)
-    _, message_id, ticket, attempt, abort, _, entry, state = [*answer, None][:8]
+        return Answer(*map(text, answer))
+    _, message_id, ticket, attempt, abort, _, entry, state, *happened = answer
     message = read_message(read_id(text(message_id)), room, int(attempt), fields(entry))
-    return Grant(message, int(ticket), text(abort), state)
+    return Grant(message, int(ticket), text(abort), state, text(*happened) if happened else "")

@@ -39,6 +39,7 @@ class ControlListener(Service):
         while True:
             try:
                 async with open_connection(self._store.redis) as connection:
+                    self._worker.context.counts.connected["control"] += 1
                     self._worker.control_seen = await self._place(connection)
                     while True:
                         await self._read(connection)
@@ -71,7 +72,7 @@ class ControlListener(Service):
         row = fields(flat)
         try:
             if "upto" in row and "outcome" in row:  # what a script wrote
-                self._wake(row)
+                self._wake(entry, row)
                 return
             mode, rooms, options = read_signal(row)
         except InvalidRequest as error:
@@ -82,14 +83,15 @@ class ControlListener(Service):
         if word == "unreadable":
             log.warning("signal.malformed", entry=entry, error=text(detail))
         elif word == "ok":
-            log.info("signal.applied", entry=entry, mode=mode, rooms=" ".join(rooms) or "everywhere")
+            log.info("signal.applied", cid=entry, mode=mode, rooms=" ".join(rooms) or "everywhere", by=options["by"])
 
-    def _wake(self, row: Mapping[str, bytes]) -> None:
+    def _wake(self, entry: str, row: Mapping[str, bytes]) -> None:
         try:
             upto, mode = int(row["upto"]), check_mode(text(row.get("mode", b"")))
             outcome = Outcome(text(row["outcome"]))
         except ValueError as error:
             raise InvalidRequest(f"written by hand as only scripts write: {str(error)[:200]}") from None
+        self._worker.heard(entry, upto, mode, outcome)
         if outcome is not Outcome.APPLIED:
             return
         if "room" in row:

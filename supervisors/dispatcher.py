@@ -55,6 +55,7 @@ class Dispatcher(Service):
     async def _read(self) -> None:
         """Hand over what is ready, as many rooms as there are free slots."""
         async with open_connection(self._store.redis) as connection:
+            self._worker.context.counts.connected["ready"] += 1
             while True:
                 free = await self._worker.context.slots.wait_free()
                 await self._read_new(connection, min(free, PAGE))

@@ -17,6 +17,7 @@ from typing import Any
 import pykka
 
 from ..actors.loop import LoopThread
+from ..protocol.log import frame_lines
 from .rooms import RoomSupervisor
 
 MOST = 200  # rooms, and tasks of one loop, that are shown
@@ -153,9 +154,4 @@ def _frames(innermost: FrameType) -> list[FrameType]:
 def _stack(frames: list[FrameType], depth: int = DEPTH) -> list[str]:
     """Lines of the frames, the innermost last."""
     summary = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames[-depth:])
-    lines = []
-    for frame in summary:
-        lines.append(f"    {frame.filename}:{frame.lineno} in {frame.name}")
-        if frame.line:
-            lines.append(f"      {frame.line}")
-    return lines
+    return frame_lines(summary)

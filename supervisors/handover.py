@@ -15,7 +15,7 @@ from ..actors.backoff import Backoff
 from ..actors.calls import Calls
 from ..protocol.connect import back_off, open_connection
 from ..protocol.errors import RedisError, Reject
-from ..protocol.log import log
+from ..protocol.log import log, told
 from ..protocol.records import read_output, text
 from ..protocol.store import Answer, Due, Store
 from ..protocol.wakeups import published
@@ -62,7 +62,7 @@ class Duty:
         if answer.word == "taken":
             raise LeaseTaken(answer.detail)
         if self.registered not in ("", answer.detail):
-            log.warning("relay.registered_anew", relay=self.name, was=self.registered, since=answer.detail)
+            log.warning("relay.registered_anew", was=self.registered, since=answer.detail)
         self.registered = answer.detail
         self.held_until_s = asked_s + self.lease_s
 
@@ -84,11 +84,11 @@ class Handover(Service):
     async def run(self) -> None:
         while True:
             await self._stand_by()
-            log.info("relay.joined", relay=self._duty.name)
+            log.info("relay.joined")
             try:
                 await _Term(self._duty).run()
             except* LeaseTaken as taken:
-                log.warning("relay.lost", relay=self._duty.name, to=str(taken.exceptions[0]))
+                log.warning("relay.lost", to=str(taken.exceptions[0]))
 
     async def _stand_by(self) -> None:
         while True:
@@ -97,7 +97,7 @@ class Handover(Service):
             except LeaseTaken:
                 await asyncio.sleep(min(STANDBY_S, self._duty.lease_s / RENEWALS_A_LEASE))
             except RedisError as error:
-                log.warning("relay.refused", relay=self._duty.name, error=error)
+                log.warning("relay.refused", error=error)
                 await asyncio.sleep(STANDBY_S)
 
 
@@ -147,7 +147,7 @@ class _Term:
             try:
                 await self._duty.renew()
             except RedisError as error:
-                log.warning("relay.refused", relay=self._duty.name, error=error)
+                log.warning("relay.refused", error=error)
 
     # Which rooms. -----------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class _Term:
                 async for room in self._found():
                     self._offer(room)
             except RedisError as error:
-                log.warning("relay.refused", relay=self._duty.name, error=error)
+                log.warning("relay.refused", error=error)
             try:
                 async with asyncio.timeout(LOOK_S):
                     await self._look_now.wait()
@@ -263,7 +263,7 @@ class _Term:
                     return answer
                 await duty.renew()  # if it has run out, and nobody has it: else this term is over
             except RedisError as error:
-                log.warning("relay.refused", relay=duty.name, room=room, error=error)
+                log.warning("relay.refused", room=room, error=error)
                 await back_off(failures)
                 failures += 1
 
@@ -279,8 +279,8 @@ class _Term:
         room.tries = room.tries + 1 if room.failing == output else 1
         room.failing = output
         delay_s = self._duty.retry.delay_s(room.tries)
-        about = {"relay": self._duty.name, "room": name, "output": output, "tries": room.tries}
-        log.warning("relay.failed", **about, retry_in_s=round(delay_s, 3), exc_info=error)
+        about = {"room": name, "output": output, "tries": room.tries}
+        log.warning("relay.failed", **about, retry_in_s=round(delay_s, 3), **told(error))
         asyncio.get_running_loop().call_later(delay_s, partial(self._enqueue, name))
 
     def _reason(self, room: str, output: str, error: Reject | None) -> str:
@@ -288,5 +288,5 @@ class _Term:
         if error is None:
             return ""
         reason = (str(error) or "rejected")[:MAX_ERROR_CHARS]
-        log.warning("relay.rejected", relay=self._duty.name, room=room, output=output, error=reason)
+        log.warning("relay.rejected", room=room, output=output)  # the event in Redis says why
         return reason

@@ -27,17 +27,18 @@ class Housekeeper(Service):
                 await self._worker.retain()  # a Redis that has lost its last writes has lost this, too
                 await self._sweep()
             except RedisError as error:
-                log.warning("housekeeper.failed", worker=self._worker.name, error=error)
+                log.warning("housekeeper.failed", error=error)
 
     async def _sweep(self) -> None:
         store, passed, forgotten, more = self._worker.context.store, 0, 0, True
         while more:
             swept = await store.sweep(passed)
             for letter in swept.dropped:
-                log.warning("message.dropped", room=letter.room, message=letter.message, dead=letter.id, error=letter.error)
+                died_of = letter.error.partition(":")[0]  # its words may be a message's; the event in Redis has them
+                log.warning("message.dropped", room=letter.room, message=letter.message, dead=letter.id, error=died_of)
             forgotten += swept.forgotten
             passed, more = swept.passed, swept.more
             if more:
                 await asyncio.sleep(PAUSE_S)
         if forgotten:
-            log.info("rooms.forgotten", worker=self._worker.name, rooms=forgotten)
+            log.info("rooms.forgotten", rooms=forgotten)

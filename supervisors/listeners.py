@@ -22,7 +22,7 @@ from redis.exceptions import RedisError
 from ..actors.loop import LoopThread
 from ..protocol.connect import back_off, open_connection
 from ..protocol.errors import GreenroomError, InvalidRequest
-from ..protocol.log import log
+from ..protocol.log import bound, log, told
 from ..protocol.records import Event, EventKind, read_event, text
 from ..protocol.store import Store
 from .control import BLOCK_MS, ask
@@ -187,7 +187,7 @@ class Listeners:
             return
         self._thread.join(self._left_s())
         if self._thread.is_alive():
-            log.warning("listeners.stuck")
+            log.warning("listeners.stuck", **self._control.fields)
 
     def _left_s(self) -> float:
         """Of the time for both; a moment is left for a thread that is only to end."""
@@ -198,6 +198,10 @@ class Listeners:
     # The thread. ----------------------------------------------------------------------------------
 
     def _serve(self) -> None:
+        with bound(**self._control.fields):
+            self._tell_pages()
+
+    def _tell_pages(self) -> None:
         while (page := self._pages.get()) is not None:
             for event_id, flat in page:
                 if self._closed:
@@ -213,8 +217,9 @@ class Listeners:
             if registered.kind == kind and registered.since is not None and registered.since < place:
                 try:
                     registered.listener(read_event(event_id, row))
-                except BaseException:  # also SystemExit: the next one is to be told all the same
-                    log.exception("listener.failed", kind=kind, id=text(event_id))
+                except BaseException as error:  # also SystemExit: the next one is to be told all the same
+                    room = text(row.get(b"room", b""))
+                    log.error("listener.failed", room=room, kind=kind, id=text(event_id), **told(error))
 
 
 class ListenerFeed(Service):

@@ -35,14 +35,19 @@ class LoopWatch(Service):
             await asyncio.sleep(EVERY_S)
 
     async def _ping(self) -> None:
+        lag = self._worker.context.counts.lag
         answered, asked_s = asyncio.Event(), time.monotonic()
         if not self._user.post(partial(self.loop.post, answered.set)):
             return
-        if await self._answers(answered):
-            return
-        self._warn(asked_s)
-        await answered.wait()
-        log.warning("loop.free", worker=self._worker.name, blocked_s=_since(asked_s))
+        lag.asked()
+        try:
+            if not await self._answers(answered):
+                self._warn(asked_s)
+                await answered.wait()
+                log.warning("loop.free", blocked_s=_since(asked_s))
+            lag.answered()
+        finally:
+            lag.forget()
 
     @staticmethod
     async def _answers(answered: asyncio.Event) -> bool:
@@ -58,23 +63,22 @@ class LoopWatch(Service):
 
     def _warn(self, asked_s: float) -> None:
         culprit, stack = self._culprit(), stack_of(self._user.ident, DEPTH)
-        log.warning("loop.blocked", worker=self._worker.name, **culprit, blocked_s=_since(asked_s), stack=stack)
+        log.warning("loop.blocked", **culprit, blocked_s=_since(asked_s), stack=stack)
 
-    def _culprit(self) -> dict[str, str]:
-        """The task that runs on the loop, if one does, and its room, if it is a cycle's own: a child task has another name."""
+    def _culprit(self) -> dict[str, object]:
+        """The task that runs on the loop, if one does, and its cycle, if it is that one's: a child task has another name."""
         task = asyncio.current_task(self._user.loop)
         if task is None:
             return {}
         name = task.get_name()
-        room = self._room_of(name)
-        return {"task": name} if room is None else {"room": room, "task": name}
+        return {**self._cycle_of(name), "task": name}
 
-    def _room_of(self, name: str) -> str | None:
+    def _cycle_of(self, name: str) -> dict[str, object]:
         rooms = self._worker.rooms._actor_weakref() if self._worker.rooms is not None else None
         for room in rooms.at_work() if rooms is not None else ():
             if room.machine.grant is not None and name == f"greenroom-cycle-{room.machine.grant.ticket}":
-                return room.room
-        return None
+                return room.names()
+        return {}
 
 
 def _since(asked_s: float) -> float:

@@ -160,7 +160,7 @@ def _conduct(system: Runnable, grace: timedelta, orders: Orders, notifier: Notif
             stopping = True
             notifier.stopping("ends")
             if told:
-                log.info("process.stopping", name=system.name, grace_s=grace.total_seconds())
+                log.info("process.stopping", grace_s=grace.total_seconds())
             _spawn(_stop, system, grace, orders.events)
     return exit_code(event.error), _words(event.error)
 

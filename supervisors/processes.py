@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -42,6 +43,7 @@ MAX_LINE_BYTES = 4096
 @dataclass(slots=True, eq=False)
 class _Child:
     name: str
+    words: tuple[str, ...]
     history: RestartHistory
     process: subprocess.Popen[bytes] | None = None
     lifeline: socket.socket | None = None  # the only other end that there is
@@ -110,10 +112,11 @@ def _lifeline() -> tuple[socket.socket, socket.socket]:
 
 
 class Processes:
-    """Keeps one process for each of ``names`` running, until it is told to end or one of them must not be started again.
+    """Keeps one process for each of ``workers`` running, until it is told to end or one of them must not be started again.
 
     Args:
         command: what starts a worker; ``--name NAME --lifeline FD`` are added.
+        workers: their names, and the words that are added for each.
         environment: of the workers.
         policy: how often each worker may be started again, and when.
         notifier: who is told how all of them are; if it has a watchdog, workers that hang are ended.
@@ -122,7 +125,7 @@ class Processes:
     def __init__(
         self,
         command: Sequence[str],
-        names: Iterable[str],
+        workers: Mapping[str, Sequence[str]],
         orders: Orders,
         *,
         environment: Mapping[str, str],
@@ -138,7 +141,7 @@ class Processes:
         self._up = False  # all have been ready at once
         self._orders = orders
         self._policy = policy
-        self._children = [_Child(name, RestartHistory(policy)) for name in names]
+        self._children = [_Child(name, tuple(words), RestartHistory(policy)) for name, words in workers.items()]
         self._ending = False
         self._code = ExitCode.OK
         self._kill_at_s: float | None = None
@@ -197,7 +200,7 @@ class Processes:
     def _start(self, child: _Child) -> None:
         child.start_at_s = None
         ours, theirs = _lifeline()
-        command = (*self._command, "--name", child.name, "--lifeline", str(theirs.fileno()))
+        command = (*self._command, *child.words, "--name", child.name, "--lifeline", str(theirs.fileno()))
         try:
             # A session of its own: Ctrl-C in a terminal is for the parent, who passes it on.
             child.process = subprocess.Popen(
@@ -290,7 +293,7 @@ class Processes:
         child.ready = False
         self._tell_status()
         lived_s = round(time.monotonic() - child.started_s, 3)
-        (log.info if code == 0 else log.error)("process.ended", worker=child.name, code=code, after_s=lived_s)
+        log.log(logging.INFO if code == 0 else logging.ERROR, "process.ended", worker=child.name, code=code, after_s=lived_s)
         if self._ending:
             if code != 0 and self._code is ExitCode.OK:
                 self._code = ExitCode.FAILED

@@ -91,8 +91,9 @@ class Relay:
         self._max_rooms = max_rooms
         self._retry = retry
         self._lease = lease
-        self._control = LoopThread("greenroom-relay")
-        self._user = LoopThread("greenroom-relay-user")
+        fields = {"agent": self._keys.agent, "relay": self.name}
+        self._control = LoopThread("greenroom-relay", fields=fields)
+        self._user = LoopThread("greenroom-relay-user", fields=fields)
         self._calls = Calls(deliver, self._control, self._user)
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._lock = threading.Lock()
@@ -142,20 +143,20 @@ class Relay:
         spec = ChildSpec("handover", lambda: Handover.start(self._duty))
         self._root: pykka.ActorRef[Supervisor] = Supervisor.start([spec], loop=self._control)
         monitor(self._root, self._root_ended)
-        log.info("relay.started", agent=self._keys.agent, relay=self.name, redis=without_password(self._url))
+        log.info("relay.started", redis=without_password(self._url))
 
     async def _register(self) -> None:
         try:
             async with asyncio.timeout(START_PATIENCE_S):
                 await self._duty.renew()
         except LeaseTaken as taken:
-            log.info("relay.stands_by", relay=self.name, active=str(taken))
+            log.info("relay.stands_by", active=str(taken))
         except TimeoutError as error:
             raise translate(error) from None
 
     def _root_ended(self, failure: BaseException | None) -> None:
         if failure is not None:
-            log.error("relay.ended", relay=self.name, error=failure)
+            log.error("relay.ended", error=failure)
             self._ended.set_exception(failure)
 
     # End. -----------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class Relay:
             self._control.run(self._finish(grace.total_seconds())).result()
         finally:
             self._end()
-        log.info("relay.stopped", relay=self.name)
+        log.info("relay.stopped", **self._control.fields)
 
     async def _finish(self, grace_s: float) -> None:
         duty, root = self._duty, self._root._actor_weakref()
@@ -189,14 +190,14 @@ class Relay:
                 async with asyncio.timeout(grace_s):
                     await duty.drain()
             except TimeoutError:
-                log.warning("relay.cut_short", relay=self.name, rooms=duty.at_work)
+                log.warning("relay.cut_short", rooms=duty.at_work)
             await root.shut_down()
         if duty.store.pipeline.connected:
             try:
                 async with asyncio.timeout(LEAVE_S):
                     await duty.store.relay(self.name, duty.token, lease_ms=None)
             except (TimeoutError, GreenroomError) as error:
-                log.warning("relay.left_badly", relay=self.name, error=error)
+                log.warning("relay.left_badly", error=error)
         await duty.store.close()
         await self._redis.aclose()
 

@@ -14,8 +14,8 @@ import pykka
 
 from ..actors.loop_actor import LoopActor, monitor, tell
 from ..actors.mailbox import Control
-from ..actors.room import CycleFailed, Room, RoomContext
-from ..actors.transitions import Drain, Lost, Ready, Signal
+from ..actors.room import CycleFailed, Room, RoomContext, names_of
+from ..actors.transitions import Drain, Lost, Ready, RoomMachine, Signal
 from ..protocol.errors import RedisError
 from ..protocol.log import log
 from .restart import RestartHistory, RestartPolicy
@@ -58,14 +58,14 @@ class Owned(Control):
 
 
 class _Exited(Control):
-    """A room has ended; ``claimed`` is the entry that it had claimed last."""
+    """A room has ended, with its machine as it was then."""
 
-    __slots__ = ("claimed", "failure", "ref", "room")
+    __slots__ = ("failure", "machine", "ref", "room")
 
-    def __init__(self, room: str, ref: pykka.ActorRef[Any], claimed: str, failure: BaseException | None) -> None:
+    def __init__(self, room: str, ref: pykka.ActorRef[Any], machine: RoomMachine, failure: BaseException | None) -> None:
         self.room = room
         self.ref = ref
-        self.claimed = claimed
+        self.machine = machine
         self.failure = failure
 
 
@@ -126,8 +126,13 @@ class RoomSupervisor(LoopActor):
         elif isinstance(message, Owned):
             for room, child in self._children.items():
                 if child.ready not in message.entries:
-                    log.warning("room.lost", room=room)
-                    tell(child.ref, Lost())
+                    self._lose(room, child)
+
+    @staticmethod
+    def _lose(room: str, child: _Child) -> None:
+        actor = child.ref._actor_weakref()
+        log.warning("room.lost", **names_of(room, actor.machine.grant if actor is not None else None))
+        tell(child.ref, Lost())
 
     def _activate(self, message: Activate) -> None:
         self._context.active[message.room] = message.ready
@@ -149,25 +154,28 @@ class RoomSupervisor(LoopActor):
     def _on_exit(self, room: str, ref: pykka.ActorRef[Room], failure: BaseException | None) -> None:
         actor = ref._actor_weakref()
         assert actor is not None  # it calls this; when its end is handled it may be gone
-        tell(self.actor_ref, _Exited(room, ref, actor.machine.claimed, failure))
+        tell(self.actor_ref, _Exited(room, ref, actor.machine, failure))
 
     def _exited(self, message: _Exited) -> None:
         child = self._children.get(message.room)
         if child is None or child.ref is not message.ref:
             return
         if message.failure is None:
-            if child.ready != message.claimed:  # an entry came while it was ending
+            if child.ready != message.machine.claimed:  # an entry came while it was ending
                 child.ref = self._begin(message.room, child.ready)
             else:
                 self._forget(message.room)
             return
-        self._failed(message.room, child, message.failure)
+        self._failed(message, child, message.failure)
 
-    def _failed(self, room: str, child: _Child, failure: BaseException) -> None:
+    def _failed(self, exited: _Exited, child: _Child, failure: BaseException) -> None:
+        room = exited.room
         recorded = isinstance(failure, CycleFailed)
+        redis_failed = isinstance(failure, RedisError)
+        self._context.counts.restarts["failed" if recorded else "redis" if redis_failed else "crashed"] += 1
         if not recorded:
-            log.error("room.crashed", room=room, exc_info=failure)
-        if isinstance(failure, RedisError):  # Redis' trouble, and every room's, or a broken record: no reason to stop this one
+            log.error("room.crashed", **names_of(room, exited.machine.grant), exc_info=failure)
+        if redis_failed:  # Redis' trouble, and every room's, or a broken record: no reason to stop this one
             self._restart_in(self._refused(child), room, child)
             return
         child.history = child.history or RestartHistory(self._policy)
@@ -188,15 +196,15 @@ class RoomSupervisor(LoopActor):
 
     def _give_up(self, room: str, child: _Child, failure: BaseException) -> None:
         """Stop the room durably: an operator sees why, and play tries again."""
-        reason = f"failed {self._policy.intensity + 1} times within {self._policy.period}, the last time of: {failure}"
-        log.error("room.stopped", room=room, reason=reason)
-        stop = self._context.store.control
-        stopped = stop("stop", (room,), cid=f"supervisor-{uuid.uuid4().hex}", by="supervisor", reason=reason[:MAX_REASON_CHARS])
-        stopped.add_done_callback(partial(self._gave_up, room, child))
+        times, cid = f"failed {self._policy.intensity + 1} times within {self._policy.period}", f"supervisor-{uuid.uuid4().hex}"
+        log.error("room.stopped", room=room, cid=cid, reason=times)  # what it failed of may be words of a message: Redis has it
+        reason = f"{times}, the last time of: {failure}"[:MAX_REASON_CHARS]
+        stopped = self._context.store.control("stop", (room,), cid=cid, by="supervisor", reason=reason)
+        stopped.add_done_callback(partial(self._gave_up, room, cid, child))
 
-    def _gave_up(self, room: str, child: _Child, stopped: asyncio.Future[Any]) -> None:
+    def _gave_up(self, room: str, cid: str, child: _Child, stopped: asyncio.Future[Any]) -> None:
         if not stopped.cancelled() and (error := stopped.exception()):
-            log.error("room.stop_failed", room=room, error=error)
+            log.error("room.stop_failed", room=room, cid=cid, error=error)
         child.history = None  # played again, it has its whole budget
         self._restart_in(GIVEN_UP_S, room, child)
 

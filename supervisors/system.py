@@ -17,6 +17,7 @@ from typing import Any, Self
 import pykka
 
 from ..actors.agent import Agent, inspect_agent
+from ..actors.counts import Counts
 from ..actors.isolation import ChildPool
 from ..actors.loop import LoopThread
 from ..actors.loop_actor import monitor
@@ -28,7 +29,7 @@ from ..protocol.client import DEFAULT_REDIS
 from ..protocol.connect import check_server, connect, translate, without_password
 from ..protocol.errors import GreenroomError, InvalidRequest, NewerVersion
 from ..protocol.keys import Keys, check_name
-from ..protocol.log import log
+from ..protocol.log import log, told
 from ..protocol.retention import Retention
 from ..protocol.store import Store
 from .control import ControlListener
@@ -37,6 +38,7 @@ from .dump import describe
 from .housekeeper import Housekeeper
 from .listeners import Listener, ListenerFeed, Listeners
 from .loop_watch import LoopWatch
+from .measures import Measures, measure
 from .probes import ProbeSocket
 from .rooms import RoomSupervisor
 from .supervisor import ChildSpec, Strategy, Supervisor
@@ -130,8 +132,11 @@ class ActorSystem:
         self._closing: asyncio.Future[None] | None = None
         self._started = False
         self._stopping = False
-        self._control = LoopThread("greenroom-control")
-        self._user = LoopThread("greenroom-user")
+        fields = {"agent": self._keys.agent, "worker": self.name}
+        self._log = log.bind(**fields)  # for the threads of the host
+        self._control = LoopThread("greenroom-control", fields=fields)
+        self._user = LoopThread("greenroom-user", fields=fields)
+        self._counts = Counts()
         self._pool = ChildPool(self._spec, self._keys.agent, self._control) if self._spec.in_process else None
         self._listeners = Listeners(self.name, self._control)
 
@@ -190,6 +195,7 @@ class ActorSystem:
             spec=self._spec,
             slots=Slots(min(self._max_rooms, self._spec.agent_class.max_processes) if self._pool else self._max_rooms),
             worker=self.name,
+            counts=self._counts,
         )
         self._worker = Worker(
             context,
@@ -210,7 +216,7 @@ class ActorSystem:
         root = self._start_tree(self._worker)
         await root.wait_up()
         url = without_password(self._url)
-        log.info("worker.started", agent=self._keys.agent, worker=self.name, incarnation=context.incarnation, redis=url)
+        log.info("worker.started", incarnation=context.incarnation, redis=url)
 
     def _start_tree(self, worker: Worker) -> Supervisor:
         def start_rooms() -> pykka.ActorRef[RoomSupervisor]:
@@ -234,14 +240,14 @@ class ActorSystem:
 
     def _root_ended(self, failure: BaseException | None) -> None:
         if failure is not None:
-            log.error("worker.failed", worker=self.name, error=failure)
+            log.error("worker.failed", error=failure)
             self._fail(failure)
 
     def _fatal(self, error: GreenroomError) -> None:
         """The worker must not go on: it lets go of everything at once. What it had in processing is fenced or replayed. One
         that is only too old gives it back, with the attempt refunded.
         """
-        log.error("worker.ended", worker=self.name, error=error)
+        log.error("worker.ended", error=error)
         root = self._root._actor_weakref()
         if root is not None:
             self._closing = asyncio.ensure_future(
@@ -285,7 +291,7 @@ class ActorSystem:
             self._stopped.set()
             if not self._ended.done():
                 self._ended.set_result(None)
-        log.info("worker.stopped", worker=self.name)
+        self._log.info("worker.stopped")
         if self._telling is not None and self._telling is not threading.current_thread():
             self._telling.join(ON_END_S)
 
@@ -302,7 +308,7 @@ class ActorSystem:
                 async with asyncio.timeout(LEAVE_S):
                     await self._store.leave(self.name, self._worker.context.incarnation)
             except (TimeoutError, GreenroomError) as error:
-                log.warning("worker.left_badly", worker=self.name, error=error)
+                log.warning("worker.left_badly", error=error)
         await self._close()
 
     async def _close(self) -> None:
@@ -347,8 +353,14 @@ class ActorSystem:
     def _tell_host(self, ended: concurrent.futures.Future[None]) -> None:
         if self._on_end is not None:
             args = (self._on_end, ended.exception())
-            self._telling = threading.Thread(target=_tell, args=args, name="greenroom-on-end", daemon=True)
+            self._telling = threading.Thread(target=self._tell, args=args, name="greenroom-on-end", daemon=True)
             self._telling.start()
+
+    def _tell(self, on_end: OnEnd, error: BaseException | None) -> None:
+        try:
+            on_end(error)
+        except BaseException as raised:  # the host's own trouble: it ends nothing here
+            self._log.error("on_end.failed", **told(raised))
 
     # What it is doing. ----------------------------------------------------------------------------
 
@@ -374,6 +386,23 @@ class ActorSystem:
         if not self._begun.is_set() or self._stopping or self._ended.done():
             return False
         return self._store.pipeline.connected and time.monotonic() < self._worker.held_until_s
+
+    def measures(self) -> Measures:
+        """This worker's numbers, and how much work its agent has: what ``greenroom.metrics`` exports. It takes a second at the
+        most, whatever hangs. From any thread but the library's and the agent's loop.
+        """
+        started = hasattr(self, "_worker")
+        root = self._root._actor_weakref() if hasattr(self, "_root") else None
+        return measure(
+            self._keys.agent,
+            self.name,
+            self._counts,
+            ready=self.ready,
+            detached=self._worker.context.detached if started else 0,
+            parts=root.children() if root is not None else (),
+            control=self._control,
+            store=self._store if started else None,
+        )
 
     def report_every(self, period_s: float, report: Callable[[str], object]) -> None:
         """Have ``report`` called with how it is, in a few words, at once and every ``period_s`` seconds until it has ended: on
@@ -408,10 +437,3 @@ class ActorSystem:
 
     async def __aexit__(self, *_: Any) -> None:
         await asyncio.to_thread(self.stop)
-
-
-def _tell(on_end: OnEnd, error: BaseException | None) -> None:
-    try:
-        on_end(error)
-    except BaseException:  # the host's own trouble: it ends nothing here
-        log.exception("on_end.failed")

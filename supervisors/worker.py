@@ -41,6 +41,8 @@ class Worker:
     redis_patience_s: float | None = None  # how long Redis may be unreachable; None: for ever
     held_until_s: float = 0.0  # until when the lease is certainly held, by the monotonic clock
     instance: str = ""
+    ahead_s: float = 0.0  # how far the server's time is ahead of the monotonic clock here
+    counted: tuple[int, int] = (0, 0)  # the last entry of the control stream that was counted
     about: dict[str, str] = field(default_factory=dict)
     retention: Retention = field(default_factory=Retention)
 
@@ -50,6 +52,18 @@ class Worker:
 
     def tell_rooms(self, message: Any) -> None:
         tell(self.rooms, message)
+
+    def heard(self, entry: str, upto: int, mode: str, outcome: str) -> None:
+        """Count a signal that the control stream tells of, and how long ago Redis accepted it: by Redis' clock, to within half
+        the round trip of a heartbeat. What was accepted before this worker joined, or is read once more, does not count.
+        """
+        at_ms, number = map(int, entry.split("-"))
+        counts = self.context.counts
+        if upto < self.context.incarnation or (at_ms, number) <= self.counted or (mode, outcome) not in counts.signals:
+            return
+        self.counted = at_ms, number
+        counts.signals[mode, outcome] += 1
+        counts.signal_s.observe(max(0.0, time.monotonic() + self.ahead_s - at_ms / 1000))
 
     async def beat(self) -> Beat:
         """Join, or renew the lease.
@@ -77,6 +91,7 @@ class Worker:
             )
         context.incarnation, self.instance = beat.incarnation, beat.instance
         self.held_until_s = asked_s + self.lease_s
+        self.ahead_s = beat.at_ms / 1000 - (asked_s + time.monotonic()) / 2
         return beat
 
     def _about(self) -> dict[str, str]:
@@ -116,7 +131,8 @@ class WorkerLease(Service):
                 worker.on_fatal(RedisUnavailable(f"Redis has been unreachable for more than {worker.redis_patience_s:g} s"))
                 return
             if beat.word == "lapsed":
-                log.warning("worker.lapsed", worker=worker.name, lease_s=worker.lease_s)
+                worker.context.counts.leases_lost += 1
+                log.warning("worker.lapsed", lease_s=worker.lease_s)
                 await self._let_go_of_lost()
                 worker.rescan.set()
             await asyncio.sleep(worker.lease_s / BEATS_A_LEASE)

@@ -4,6 +4,7 @@
 -- entry any more: dropped) | {'superseded'} (a newer incarnation of this worker exists) | {'released', why or ''} (its
 -- next message was written by a newer greenroom: the room is given back for a worker that can read it; why, the first time)
 -- A grant: {'grant', message id, ticket, attempt, abort or '', claimed at, message fields, state or nil}
+-- After a look at the queue the answer ends with the names of the events, if there were any.
 -- Events: cycle.crashed, cycle.stopped, cycle.interrupted, message.dead, of the cycle found there; message.newer
 local room, worker, incarnation, ready, request = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
@@ -27,4 +28,4 @@ h.owner = worker -- also of a room that is told to wait, and in the events of wh
 if h.cycle then bury(h) end
 local answer = take(h, { request = request, worker = worker, max_attempts = ARGV[6], shielded = ARGV[7] })
 if answer[1] == 'grant' then answer[8] = call('GET', room_key(room) .. ':state') end
-return answer
+return told(answer)

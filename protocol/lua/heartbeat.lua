@@ -1,6 +1,6 @@
 -- Joins (incarnation '') or renews a worker's lease.
 -- ARGV: worker, incarnation or '', lease ms, the agent's instance id (to join: the one to use if it has none), field, value, …
--- Answers: {'ok' | 'lapsed' (the lease had run out: others may own its rooms), incarnation, the agent's instance id} |
+-- Answers: {'ok' | 'lapsed' (the lease had run out: others may own its rooms), incarnation, the agent's instance id, now in ms} |
 -- {'superseded', the newer incarnation} | {'emptied', incarnation} (not the data that this worker joined: nothing is written,
 -- for its incarnation says nothing beside those of a clock that began anew) | {'newer', the version of the agent's data}
 -- (written by a newer greenroom: nothing is written)
@@ -32,4 +32,4 @@ end
 call('HSET', key, 'incarnation', incarnation, 'beat', now, unpack(ARGV, 5))
 call('PEXPIRE', key, lease)
 call('SADD', G .. ':workers', worker)
-return { status, incarnation, call('HGET', G, 'instance') }
+return { status, incarnation, call('HGET', G, 'instance'), string.format('%d', now_ms) }

@@ -112,9 +112,18 @@ end
 local function event(kind, ...) call('XADD', G .. ':events', 'MAXLEN', '~', of_agent().events, '*', 'event', kind, ...) end
 
 -- Of a message, or a cycle of it, with the worker that has the room at this instant, if one has.
+local happened = {}
 local function cycle_event(kind, h, id, ticket, ...)
+  happened[#happened + 1] = kind
   if h.owner then event(kind, 'room', h.room, 'message', id, 'ticket', ticket, 'worker', h.owner, ...)
   else event(kind, 'room', h.room, 'message', id, 'ticket', ticket, ...) end
+end
+
+-- The answer to a worker, and at its end the names of the events that this request has made, if any, which it counts. A request
+-- that is sent again has made none.
+local function told(answer)
+  if #happened > 0 then answer[#answer + 1] = table.concat(happened, ' ') end
+  return answer
 end
 
 -- The names of the registered relays: read once, by a script that sends.

@@ -9,7 +9,7 @@
 --   reject   to the dead letters at once
 -- Answers: {'fenced'} | {'interrupt'} | {'stop'} (aborted: to be settled by consume, by release) | {'refused'} (consume without
 -- an interrupt) | {'settled'} | {'released', of too_new why, the first time} | {'failed', ms} | what was taken, as for claim. A room that may not run answers
--- {'held'}.
+-- {'held'}. When it has settled, the answer ends with the names of the events.
 -- Events: cycle.interrupted, cycle.stopped, cycle.released, cycle.failed, message.dead, message.newer
 local room, ticket, how, code = ARGV[1], ARGV[2], ARGV[3], ARGV[11]
 local h = load(room)
@@ -56,7 +56,7 @@ else
     h.phase = 'backoff'
     remember(h, ticket, 'failed ' .. wait)
     save(h)
-    return { 'failed', string.format('%d', wait) }
+    return told({ 'failed', string.format('%d', wait) })
   end
 end
-return go_on(h, ask)
+return told(go_on(h, ask))

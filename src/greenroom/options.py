@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from .logs import LogFormat, LogLevel
 from .protocol.connect import DEFAULT_REDIS
 from .where import URL_VARIABLE
 
@@ -15,15 +15,6 @@ from .where import URL_VARIABLE
 def option(*names: str, help: str, **more: Any) -> Any:
     """An option whose default its help tells, if anything."""
     return typer.Option(*names, help=help, show_default=False, **more)
-
-
-class LogLevel(StrEnum):
-    """From which level on ``run`` logs."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 Room = Annotated[str, typer.Argument(metavar="ROOM", show_default=False)]
@@ -39,3 +30,8 @@ Embedded = Annotated[
 Json = Annotated[bool, option("--json", help="Print JSON, one value a line.")]
 Follow = Annotated[bool, option("--follow", "-f", help="Go on with what is to come, until Ctrl-C.")]
 Last = Annotated[int | None, option("--last", "-n", min=1, metavar="N", help="Only the newest N of what is there.")]
+ChosenLevel = Annotated[LogLevel, typer.Option("--log-level", help="Log to stderr from this level on.")]
+ChosenFormat = Annotated[
+    LogFormat | None,
+    option("--log-format", envvar="GREENROOM_LOG_FORMAT", help="By default console on a terminal, else json."),
+]

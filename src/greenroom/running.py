@@ -6,20 +6,30 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from .protocol.connect import connect
+from .protocol.connect import connect, without_password
 from .protocol.errors import InvalidRequest, RedisUnavailable
 from .protocol.keys import Keys
+from .protocol.log import bound, log
 from .protocol.server import RedisServer
 from .supervisors.notify import Notifier
 from .supervisors.orders import Orders
 from .supervisors.process import complain
 from .supervisors.processes import Processes
+from .supervisors.system import ActorSystem
 from .where import URL_VARIABLE
 
 RESTART_PAUSE_S = 0.5  # between two starts of an embedded server that keeps ending
+METRICS_HOST = "127.0.0.1"
+MAX_PORT = 65535
+
+
+def warn_of_password(redis: str | None, agent: str) -> None:
+    """Warn of a password on this process' command line."""
+    if redis is not None and without_password(redis) != redis:
+        log.warning("process.password_shown", agent=agent, instead=URL_VARIABLE)
 
 
 def using(server: str | RedisServer) -> contextlib.AbstractContextManager[str]:
@@ -75,8 +85,51 @@ def _kept_running(server: RedisServer) -> Iterator[None]:
             pass
 
 
-def run_parent(words: list[str], agent: str, names: list[str], server: str | RedisServer, orders: Orders) -> int:
-    """Run the workers, each as ``greenroom run`` with these words, in processes of their own.
+@contextlib.contextmanager
+def serving_metrics(system: ActorSystem, port: int | None, host: str | None) -> Iterator[None]:
+    """Within this block the metrics of ``system`` are served, if there is a port for them.
+
+    Raises:
+        InvalidRequest: they cannot be, or there is a host without a port.
+    """
+    _check_metrics(port, host)
+    if port is None:
+        yield
+        return
+    try:
+        from .metrics import serve_metrics
+    except ImportError as error:
+        raise InvalidRequest(f"--metrics: {error}") from None
+    host = host or METRICS_HOST
+    with serve_metrics(system, port, host) as served:
+        log.info("metrics.serving", host=host, port=served)
+        yield
+
+
+def _check_metrics(port: int | None, host: str | None) -> None:
+    if port is None and host is not None:
+        raise InvalidRequest("--metrics-host is for --metrics PORT")
+
+
+def metrics_words(names: list[str], port: int | None, host: str | None) -> dict[str, list[str]]:
+    """The workers of a parent, each with the words that are for it alone: ports that follow one another.
+
+    Raises:
+        InvalidRequest: there are not so many ports, or there is a host without a port.
+    """
+    _check_metrics(port, host)
+    if port is None:
+        return {name: [] for name in names}
+    said = [] if host is None else ["--metrics-host", host]
+    if port and port + len(names) - 1 > MAX_PORT:
+        raise InvalidRequest(f"--metrics: {len(names)} workers need as many ports, from {port} on")
+    return {name: ["--metrics", str(port + number if port else 0), *said] for number, name in enumerate(names)}
+
+
+def run_parent(
+    words: list[str], agent: str, workers: Mapping[str, Sequence[str]], server: str | RedisServer, orders: Orders
+) -> int:
+    """Run the workers, each as ``greenroom run`` with these words and its own, in processes of their own.
 
     What is wrong for all of them is said here, once.
 
@@ -89,7 +142,9 @@ def run_parent(words: list[str], agent: str, names: list[str], server: str | Red
         connect(url)
         # The URL may have a password, which a command line would show to every user of the machine.
         environment = {**os.environ, URL_VARIABLE: url}
-        return Processes([*_this_program(), "run", *words], names, orders, environment=environment, notifier=notifier).run()
+        with bound(agent=agent):
+            command = [*_this_program(), "run", *words]
+            return Processes(command, workers, orders, environment=environment, notifier=notifier).run()
 
 
 def _this_program() -> list[str]:

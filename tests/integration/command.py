@@ -20,6 +20,7 @@ from greenroom.cli import execute
 from integration.agents import wait_output
 
 WAIT_S = 60.0
+SOURCES = str(Path(__file__).parents[2] / "src")
 
 
 class Process:
@@ -37,7 +38,7 @@ class Process:
             # -P: only greenroom itself may put the current directory on the path, as when it is started as a script
             [sys.executable, "-P", "-m", "greenroom", command, *arguments],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **(environment or {})},
+            env={**os.environ, "PYTHONPATH": SOURCES, "GREENROOM_LOG_FORMAT": "logfmt", **(environment or {})},
             stdin=subprocess.DEVNULL,
             preexec_fn=before_exec,
             start_new_session=True,  # so that a test can signal its whole group, as a terminal does

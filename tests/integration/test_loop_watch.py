@@ -133,7 +133,8 @@ def test_the_warning_names_room_and_task_and_shows_the_stack_once(
     eventually(lambda: warnings(caplog, "loop.free"), "it is over")
     [told] = warnings(caplog, "loop.blocked")
     first, *stack = told.splitlines()
-    assert f" worker={system.name} room=room-1 task=greenroom-cycle-{run.ticket} blocked_s=" in first
+    cycle = f"room=room-1 message={run.message.id} attempt=1 ticket={run.ticket}"
+    assert f" worker={system.name} {cycle} task=greenroom-cycle-{run.ticket} blocked_s=" in first
     assert any("agents.py" in line and "in _obey" in line for line in stack)
     assert any("test_loop_watch.py" in line and "in hold_the_loop" in line for line in stack)
     assert "self.go.wait(2 * WAIT_S)" in told

@@ -173,8 +173,8 @@ def test_a_worker_that_hangs_is_ended_and_started_again_by_its_parent(
     process = starting("--processes", "1", watchdog_us=SLOW_US)
     receiver.wait("READY=1")
     client.send("42", "hang")
-    process.wait_line("process.hangs worker=w-1")
-    process.wait_line("process.killed worker=w-1")
+    assert " worker=w-1 " in process.wait_line("event=process.hangs")
+    assert " worker=w-1 " in process.wait_line("event=process.killed")
     output = wait_output(client, "42", lambda output: output.body == "hang")
     assert output.final
     receiver.wait("STATUS=1 of 1 workers ready")
@@ -195,7 +195,7 @@ class Parent:
     def __init__(self, orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
         self._told, ours = socket.socketpair()
         self.notifier = Notifier(ours, watchdog_s=1.0)
-        self.processes = Processes([], ["a"], orders, environment={}, notifier=self.notifier)
+        self.processes = Processes([], {"a": ()}, orders, environment={}, notifier=self.notifier)
         [self.child] = self.processes._children
         self.killed: list[Any] = []
         monkeypatch.setattr(self.processes, "_kill_child", lambda child, process: self.killed.append(process))

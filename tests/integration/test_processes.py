@@ -51,7 +51,7 @@ class FailsToStart(Echo):
     def __init__(self):
         raise RuntimeError("no model")
 """
-CHILD_LINE = re.compile(r"w-(\d+): ")
+CHILD_LINE = re.compile(r"(?:w-(?P<label>\d+): |(?!.* event=process\.(?!failed)).* worker=w-(?P<field>\d+) )")
 
 
 class Starting(Protocol):
@@ -87,7 +87,7 @@ def pair(starting: Starting, redis_url: str) -> Process:
 
 def worker_pids(process: Process) -> list[int]:
     """The process ids of all workers that were ever started."""
-    return [int(pid) for pid in re.findall(r"process\.started worker=\S+ pid=(\d+)", process.output)]
+    return [int(pid) for pid in re.findall(r"process\.started .*worker=\S+ pid=(\d+)", process.output)]
 
 
 def ended(pid: int) -> bool:
@@ -134,7 +134,7 @@ def test_a_killed_worker_is_started_again_under_its_name_and_replays_what_it_had
     replies = [output for output in client.outputs("42") if output.kind is Kind.REPLY]
     assert len(replies) == 1
     assert "was ended" not in pair.output
-    assert re.search(r"process\.ended worker=w-\d code=9", pair.wait_line("code=9"))
+    assert re.search(r"process\.ended .*worker=w-\d code=9", pair.wait_line("code=9"))
     pair.wait_count("worker.started", 3)
     assert client.overview().workers == ("w-1", "w-2")
     assert pair.stop() == 0
@@ -191,10 +191,10 @@ def test_every_line_of_a_worker_says_which_it_is(starting: Starting, redis_url: 
     others: list[str] = []
     for line in process.output.splitlines():
         match = CHILD_LINE.match(line)
-        (workers if match else others).append(match.group(1) if match else line)
+        (workers if match else others).append(match["label"] or match["field"] if match else line)
     assert set(workers) == {"1", "2"}
     assert all("event=process." in line or line.startswith("greenroom: ") for line in others), others
-    assert re.search(r"^w-1: Traceback", process.output, re.MULTILINE)
+    assert re.search(r" event=process.failed agent=\S+ worker=w-1 exception=\"Traceback", process.output)
     assert re.search(r"^w-1: greenroom: RuntimeError: no model$", process.output, re.MULTILINE)
 
 
@@ -432,7 +432,9 @@ class Family:
         self._folder = folder
         self._orders = orders
         command = [sys.executable, "-S", "-c", SCRIPT + script]
-        self.parent = Processes(command, names, orders, environment={**os.environ, "FOLDER": str(folder)}, policy=policy)
+        self.parent = Processes(
+            command, dict.fromkeys(names, ()), orders, environment={**os.environ, "FOLDER": str(folder)}, policy=policy
+        )
 
     def starts(self, name: str) -> int:
         return len(list(self._folder.glob(f"{name}-*")))

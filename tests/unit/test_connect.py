@@ -28,6 +28,13 @@ from greenroom.protocol.primary import PrimaryPool
         ("sentinel://a,b/rooms", "sentinel://a,b/rooms"),
         ("cluster://me:hunter2@a:6379,b,[::1]:3", "cluster://me:***@a:6379,b,[::1]:3"),
         ("redis://host/0?password=hunter2&db=1", "redis://host/0?password=***&db=1"),
+        ("redis://host/0?password=hun#ter2", "redis://host/0?password=***"),
+        ("rediss://host/0?ssl_password=hunter2", "rediss://host/0?ssl_password=***"),
+        ("redis://me:hun/ter2@host/0", "redis://me:***@host/0"),
+        ("redis://me:hun?ter2@host/0", "redis://me:***@host/0"),
+        ("redis://:hun#t:er2@host/0", "redis://:***@host/0"),
+        ("me:hunter2@host:6379", "me:***@host:6379"),
+        ("redis:me:hunter2@host", "redis:***@host"),
         ("rediss://host/0?ssl_password=hunter2&ssl_keyfile=k", "rediss://host/0?ssl_password=***&ssl_keyfile=k"),
         ("sentinels://me:hunter2@a,b/rooms?ssl_password=hunter2", "sentinels://me:***@a,b/rooms?ssl_password=***"),
     ],
@@ -56,6 +63,15 @@ def test_a_url_that_cannot_be_read_is_not_shown_at_all(url: str) -> None:
         "sentinel://me:hunter2@a/rooms/first",
         "sentinel://me:hunter2@a/rooms/1/2",
         "sentinel://me:hunter2@a/rooms?db=1",
+        "sentinel://me:hunter2/1@a/rooms",
+        "me:hunter2@host:6379",
+        "redis://:hunter2/3@host",
+        "redis://:hunter2?3@host",
+        "redis://:hunter2#3@host",
+        "redis://me:hunter2℀@host",
+        "redis://[hunter2]@host",
+        "redis://me:hunter2'\"@host:port",
+        "redis://me:hunter2@host?db=x",
         "sentinel://me:hunter2@a/rooms?ssl_ca_certs=ca.crt",
         "sentinels://me:hunter2@a/rooms?db=1",
         "sentinels://me:hunter2@a/rooms?password=hunter2",
@@ -77,6 +93,13 @@ def test_what_is_no_redis_url_is_refused_without_showing_a_password(url: str) ->
     with pytest.raises(InvalidRequest, match="not a Redis URL") as refused:
         connect(url)
     assert "hunter2" not in str(refused.value)
+
+
+def test_what_is_wrong_with_a_url_is_said() -> None:
+    with pytest.raises(InvalidRequest, match=r"redis://me:\*\*\*@host\?db=x \(.*'db'"):
+        connect("redis://me:hunter2@host?db=x")
+    with pytest.raises(InvalidRequest, match=r"redis://host:port \(Port could not be cast"):
+        connect("redis://host:port")
 
 
 def test_a_sentinel_url_names_sentinels_access_to_redis_and_the_primary() -> None:

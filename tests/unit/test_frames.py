@@ -48,6 +48,7 @@ def test_what_is_no_msgpack_is_refused() -> None:
     [
         ["ready"],
         ["unfit", "why"],
+        ["log", 30, "cycle.failed", {"room": "42", "message": 7, "after_s": 0.5}],
         ["push", 1, b"chunk"],
         ["ask", 1, 2, "flush", []],
         ["ask", 1, 2, "shield", [True]],
@@ -79,6 +80,14 @@ def test_a_child_may_say_this_with_its_own_kinds_of_values_only(frame: list[Any]
         ["abort", 1, "stop"],
         ["ask", 1, 2, "commit", []],
         ["ask", 1, 2, "flush", [1]],
+        ["log", 31, "cycle.failed", {}],
+        ["log", 30, "no event", {}],
+        ["log", 30, "cycle.failed", {"exc_info": 1}],
+        ["log", 30, "cycle.failed", {"event": "other.thing"}],
+        ["log", 30, "cycle.failed", {"level": 1}],
+        ["log", 30, "cycle.failed", {"two words": 1}],
+        ["log", 30, "cycle.failed", {1: 1}],
+        ["log", 30, "cycle.failed", {"room": []}],
     ],
     ids=str,
 )

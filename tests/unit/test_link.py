@@ -25,7 +25,9 @@ class SilentStore:
 
 def link_on(control: LoopThread) -> CycleLink:
     store: Any = SilentStore()
-    return CycleLink(control, store, "1", 7, lambda *_: None, interval_s=0.0, shield_warning_s=30.0, remember=False)
+    return CycleLink(
+        control, store, "1", 7, lambda *_: None, lambda: None, interval_s=0.0, shield_warning_s=30.0, remember=False
+    )
 
 
 def ask(link: CycleLink, what: str, *args: Any) -> Future[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from greenroom.actors.counts import Counts
 from greenroom.actors.loop import LoopThread
 from greenroom.supervisors.loop_watch import BLOCKED_S, LoopWatch
 from integration.agents import blocked, eventually
@@ -20,7 +21,7 @@ def loops() -> Iterator[tuple[LoopThread, LoopThread]]:
     control, user = LoopThread("test-control"), LoopThread("test-user")
     control.start()
     user.start()
-    worker: Any = SimpleNamespace(name="worker", rooms=None, context=SimpleNamespace(control=control))
+    worker: Any = SimpleNamespace(name="worker", rooms=None, context=SimpleNamespace(control=control, counts=Counts()))
     watch = LoopWatch.start(worker, user)
     yield control, user
     watch.stop()
@@ -45,7 +46,7 @@ def test_a_block_is_told_once_with_the_stack_and_once_that_it_is_over(
         eventually(lambda: len(lines(caplog, "loop.free")) == number, "it is over")  # noqa: B023  # called here only
         told = lines(caplog, "loop.blocked")
         assert len(told) == number
-        assert "worker=worker blocked_s=" in told[-1].splitlines()[0]
+        assert "event=loop.blocked blocked_s=" in told[-1].splitlines()[0]
         assert "in hog" in told[-1]
         assert "threading.Event().wait(blocks_s)" in told[-1]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pykka
 import pytest
 
+from greenroom.actors.counts import Counts
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.loop_actor import LoopActor
 from greenroom.actors.room import CycleFailed
@@ -55,7 +56,7 @@ class FakeRoom(LoopActor):
 @pytest.fixture
 def context(loop: LoopThread) -> Any:
     """What the room supervisor needs of a worker; ``begun`` is what it has started."""
-    return SimpleNamespace(control=loop, slots=Slots(10), active={}, begun=[])
+    return SimpleNamespace(control=loop, slots=Slots(10), counts=Counts(), active={}, begun=[])
 
 
 def living_rooms(loop: LoopThread, count: int) -> list[pykka.ActorRef[FakeRoom]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated
 
 import typer
 
 from ..app_path import load_function
-from ..options import AgentName, Embedded, LogLevel, RedisUrl
-from ..running import seconds, using
+from ..logs import LogLevel, configure_logging
+from ..options import AgentName, ChosenFormat, ChosenLevel, Embedded, RedisUrl
+from ..protocol.log import bound
+from ..running import seconds, using, warn_of_password
 from ..supervisors.orders import Orders
 from ..supervisors.process import ExitCode, run_process
 from ..supervisors.relay import Relay
@@ -31,20 +32,22 @@ def relay(
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds in which the function may finish after SIGTERM or Ctrl-C.")
     ] = 25.0,
-    log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+    log_level: ChosenLevel = LogLevel.INFO,
+    log_format: ChosenFormat = None,
 ) -> int:
     """Hand each output of the agent's rooms to a function, until SIGTERM or Ctrl-C; a second one forces it to end.
 
     The function is called with the room and the output. What it raises is tried again with back-off, for ever.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=log_level.upper())
+    configure_logging(log_level, log_format)
+    warn_of_password(redis, agent)
     period, lease_period = seconds("--grace", grace), seconds("--lease", lease)
     try:
         with Orders() as orders:
             deliver = load_function(app)
             with using(server_of(redis, embedded)) as url:
-                return run_process(
-                    Relay(agent, deliver, redis=url, name=name, max_rooms=max_rooms, lease=lease_period), period, orders
-                )
+                relay = Relay(agent, deliver, redis=url, name=name, max_rooms=max_rooms, lease=lease_period)
+                with bound(agent=agent, relay=name):
+                    return run_process(relay, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to finish
         return ExitCode.OK

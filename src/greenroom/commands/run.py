@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..app_path import load_agent
-from ..options import AgentName, Embedded, LogLevel, RedisUrl, option
-from ..running import option_words, run_parent, seconds, using
+from ..logs import LogLevel, configure_logging
+from ..options import AgentName, ChosenFormat, ChosenLevel, Embedded, RedisUrl, option
+from ..protocol.log import bound
+from ..running import metrics_words, option_words, run_parent, seconds, serving_metrics, using, warn_of_password
 from ..supervisors.orders import Orders
 from ..supervisors.process import ExitCode, label_stderr, run_process
 from ..supervisors.processes import worker_names
@@ -35,7 +36,14 @@ def run(
         float, typer.Option(min=0.01, help="How many rooms a second are resumed after a restart, beside new work.")
     ] = 100.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
-    log_level: Annotated[LogLevel, typer.Option(help="Log to stderr from this level on.")] = LogLevel.INFO,
+    log_level: ChosenLevel = LogLevel.INFO,
+    log_format: ChosenFormat = None,
+    metrics: Annotated[
+        int | None, option("--metrics", metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus on this port.")
+    ] = None,
+    metrics_host: Annotated[
+        str | None, option("--metrics-host", metavar="HOST", help="The address for it; 127.0.0.1 by default.")
+    ] = None,
     probes: Annotated[
         Path | None,
         option(
@@ -53,7 +61,8 @@ def run(
     """
     if lifeline is not None:
         label_stderr(str(name))
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=log_level.upper())
+    configure_logging(log_level, log_format)
+    warn_of_password(redis, agent)
     period, lease_period = seconds("--grace", grace), seconds("--lease", lease)
     try:
         with Orders(lifeline) as orders:
@@ -66,8 +75,11 @@ def run(
                 }
                 if probes is not None:
                     options["probes"] = probes
-                words = ["--agent", agent, "--log-level", log_level, *option_words(options)]
-                return run_parent([app, *words], agent, worker_names(name, processes), server_of(redis, embedded), orders)
+                if log_format is not None:
+                    options["log-format"] = log_format
+                words = [app, "--agent", agent, "--log-level", log_level, *option_words(options)]
+                workers = metrics_words(worker_names(name, processes), metrics, metrics_host)
+                return run_parent(words, agent, workers, server_of(redis, embedded), orders)
             agent_class = load_agent(app)
             with using(server_of(redis, embedded)) as url:
                 system = ActorSystem(
@@ -80,6 +92,7 @@ def run(
                     recovery_rate=recovery_rate,
                     probes=probes,
                 )
-                return run_process(system, period, orders)
+                with bound(agent=agent, worker=system.name), serving_metrics(system, metrics, metrics_host):
+                    return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain
         return ExitCode.OK

@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 from collections.abc import Mapping
 
-from .clock import time_of_tick
+from .clock import time_of_tick, time_said
 from .inspection import pending
 from .records import NUMBER, Record, fields, read_id, text
 from .store import Store
@@ -39,13 +39,6 @@ async def workers(store: Store) -> list[WorkerStatus]:
     return [read_worker(name, fields(beat), owns.get(name, 0)) for name, beat in zip(found, beats, strict=True)]
 
 
-def _time(said: str | None) -> dt.datetime | None:
-    try:
-        return dt.datetime.fromisoformat(said) if said else None
-    except ValueError:  # no heartbeat says that
-        return None
-
-
 def read_worker(name: str, entry: Mapping[str, bytes], owns: int) -> WorkerStatus:
     """A worker from its heartbeat, which is empty when its lease has run out."""
     row = {field: text(value) for field, value in entry.items()}
@@ -58,7 +51,7 @@ def read_worker(name: str, entry: Mapping[str, bytes], owns: int) -> WorkerStatu
         rooms=number.get("rooms"),
         incarnation=incarnation,
         since=time_of_tick(incarnation) if incarnation else None,
-        renewed_at=_time(row.get("beat")),
+        renewed_at=time_said(row.get("beat")),
         host=row.get("host"),
         pid=number.get("pid"),
     )

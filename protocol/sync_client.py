@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any, Literal, Self, TypeVar, overload
 
+from . import keyspace
 from .audit import SignalEntry
 from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
@@ -15,6 +16,7 @@ from .fleet import WorkerStatus
 from .keys import check_room
 from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
+from .relays import RelayStatus
 from .room_handles import RoomHandle
 
 T = TypeVar("T")
@@ -203,8 +205,16 @@ class Client:
     def workers(self) -> list[WorkerStatus]:
         return self._run(self._client.workers())
 
+    def relays(self) -> list[RelayStatus]:
+        return self._run(self._client.relays())
+
     def overview(self) -> AgentStatus:
         return self._run(self._client.overview())
+
+
+def agents_instead(client: Client) -> list[str] | None:
+    """None if Redis has anything of the client's agent, else the agents that it has, as far as a short look finds them."""
+    return client._run(keyspace.agents_instead(client._client._store))
 
 
 def begin_send(client: Client, room: str, body: Any, key: str | None) -> Future[int]:

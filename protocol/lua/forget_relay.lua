@@ -11,6 +11,7 @@ if not call('GET', request_key) then
   local holder = call('GET', lease_key(name))
   if holder then return { 'runs', holder } end
   if call('HDEL', RELAYS, name) + call('EXISTS', undelivered) == 0 then return { 'unknown', '' } end
+  call('HDEL', RELAYS_SEEN, name)
   call('SET', request_key, 'ok', 'EX', FORGET_S)
   event('relay.forgotten', 'relay', name)
 end

@@ -32,6 +32,7 @@ from .protocol.records import (
     RoomStatus,
     text,
 )
+from .protocol.relays import RelayStatus
 from .supervisors.process import complain
 from .tables import lay_out
 
@@ -39,6 +40,7 @@ R = TypeVar("R")
 
 ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "since", "processing", "attempt", "says")
 WORKER_COLUMNS = ("worker", "alive", "owns", "at work", "since", "renewed", "host", "pid", "incarnation")
+RELAY_COLUMNS = ("relay", "runs as", "seen", "rooms", "oldest", "since")
 LETTER_COLUMNS = ("id", "room", "message", "attempts", "died", "error")
 RECEIPT_COLUMNS = ("room", "mode", "outcome", "message", "at", "cid")
 TABLE_ROWS = 500  # of a table on a terminal, before its columns' names are told again
@@ -232,6 +234,11 @@ def worker_row(worker: WorkerStatus) -> Sequence[Any]:
     alive = "yes" if worker.alive else "NO"
     numbers = (worker.name, alive, worker.owns, worker.rooms, worker.since, worker.renewed_at)
     return (*numbers, worker.host, worker.pid, worker.incarnation)
+
+
+def relay_row(relay: RelayStatus) -> Sequence[Any]:
+    """A relay as a row of RELAY_COLUMNS."""
+    return (relay.name, relay.holder or "NOBODY", relay.seen_at, relay.rooms, relay.oldest, relay.since)
 
 
 def letter_row(letter: DeadLetter) -> Sequence[Any]:

@@ -166,6 +166,16 @@ def test_what_lists_rooms_and_workers_is_empty_for_an_agent_that_never_was(shell
         assert len(shell(*command)[0].splitlines()) == 1, "the names of the columns"
 
 
+def test_that_there_is_no_such_agent_is_told_people(shell: Shell, another: str) -> None:
+    looks = (["status"], ["rooms"], ["workers"], ["signals"], ["tail", "42"], ["dead", "list"], ["relays"], ["keys"], ["top"])
+    for command in looks:
+        err = shell(*command)[1]
+        assert err.startswith(f"greenroom: there is no agent {another} in this Redis")
+        assert err.count("\n") == 1
+    shell("stop", "42")
+    assert [shell(*command)[1] for command in looks] == [""] * len(looks)
+
+
 def test_a_worker_whose_lease_has_run_out_is_told_while_it_owns_rooms(
     shell: Shell, another: str, redis_url: str, director: Director, running: Running
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -259,6 +260,14 @@ def test_the_screen_says_how_the_agent_is_and_what_its_rooms_do() -> None:
     ]
     assert lines[8].endswith("TimeoutError: no model")
     assert lines[9].endswith("stop by ann: wrong answers")
+
+
+def test_that_no_worker_is_there_for_work_is_said_in_red() -> None:
+    for rooms, says, style in (((queued("45"),), "workers: none, so nothing runs", "bold red"), ((), "workers: none", "")):
+        v = View()
+        v.take(replace(look(*rooms), workers=()))
+        line = draw(v, 80, 20)[3]
+        assert (line.plain, line.style) == (says, style)
 
 
 def test_a_held_agent_and_a_redis_that_does_not_answer_are_told() -> None:

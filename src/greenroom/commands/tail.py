@@ -13,7 +13,7 @@ from ..protocol.audit import SignalEntry
 from ..protocol.errors import InvalidRequest
 from ..protocol.records import Event
 from ..rendering import show_event, show_output, show_signal, to_json
-from .clients import client_of
+from .clients import reading
 
 After = Annotated[str | None, option("--after", metavar="ID", help="Only what came after this entry.")]
 
@@ -40,7 +40,7 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Show what a room has sent, the newest last: id, kind, message, ticket, number, and what it says."""
-    with client_of(agent, redis, embedded) as client:
+    with reading(agent, redis, embedded, as_json) as client:
         if events:
 
             def happened(place: str | None, on: bool) -> Iterator[Event]:
@@ -67,7 +67,7 @@ def signals(
 
     One that was written by hand is told as such, and once a worker has read it, its outcomes follow.
     """
-    with client_of(agent, redis, embedded) as client:
+    with reading(agent, redis, embedded, as_json) as client:
 
         def given(place: str | None, on: bool) -> Iterator[SignalEntry]:
             found = client.signals(after=place, follow=on)

@@ -23,6 +23,7 @@ from .store import Store
 LONG_CYCLE = dt.timedelta(minutes=10)
 LONG_WAIT = dt.timedelta(minutes=1)  # of a room for a worker, of an output for a relay
 LATELY, EVENTS = dt.timedelta(hours=1), 1000
+BLOCKED_S = 1.0  # for so long, an event loop is blocked
 NEARLY_ALL = 0.9  # of the dead letters that are kept
 _TELLING = (
     EventKind.CYCLE_CRASHED,
@@ -107,6 +108,11 @@ def findings(found: Gathered) -> list[Finding]:
 def _workers(found: Gathered) -> Finding:
     alive = [worker.name for worker in found.workers if worker.alive]
     left = sum(worker.owns for worker in found.workers if not worker.alive)
+    slow = [worker for worker in found.workers if worker.alive and (worker.lag_s or 0) >= BLOCKED_S]
+    if slow:
+        told = ", ".join(f"{worker.name} for {worker.lag_s:.1f} s" for worker in slow)
+        says = f"the agent's code has blocked its event loop within the last minute: {told}"
+        return warning("workers", says, "the log of these workers says where (loop.blocked); give such code to a thread")
     if alive:
         gone = f"; {_many(left, 'room')} of gone ones are being taken over" if left else ""
         return ok("workers", f"{', '.join(alive[:10])}{' and more' if len(alive) > 10 else ''} live{gone}")
@@ -140,9 +146,12 @@ def _queue(found: Gathered) -> Finding:
     queued = max(0, found.agent.waiting + found.agent.processing - found.owned)
     if not queued or found.queued_at is None:
         return ok("queue", "no room waits for a worker")
+    alive = [worker for worker in found.workers if worker.alive]
+    full = bool(alive) and all(worker.slots is not None and (worker.rooms or 0) >= worker.slots for worker in alive)
     says = f"in line for a worker: {_many(queued, 'room')}, the first since {_time(found.queued_at)}"
     if found.at - found.queued_at > LONG_WAIT:
-        return warning("queue", says, "start more workers, or raise --max-rooms: those that live are full, or hang")
+        says += "; all workers have as many at work as they may" if full else ""
+        return warning("queue", says, "start more workers, raise --max-rooms, or end what hangs: greenroom rooms --sort age")
     return ok("queue", says)
 
 

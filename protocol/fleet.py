@@ -15,13 +15,16 @@ from .store import Store
 class WorkerStatus(Record):
     """A worker as Redis knows it. One that is not ``alive`` has no lease: its rooms are for others to adopt.
 
-    ``owns`` counts the rooms in its pending list, ``rooms`` those at work when it renewed its lease, at ``renewed_at``.
+    ``owns`` counts the rooms in its pending list, ``rooms`` those at work when it renewed its lease at ``renewed_at``, of
+    ``slots`` at most. ``lag_s`` is how long the agent's event loop took to answer, the longest of the minute before.
     """
 
     name: str
     alive: bool
     owns: int
     rooms: int | None = None
+    slots: int | None = None
+    lag_s: float | None = None
     incarnation: int | None = None
     since: dt.datetime | None = None
     renewed_at: dt.datetime | None = None
@@ -49,6 +52,8 @@ def read_worker(name: str, entry: Mapping[str, bytes], owns: int) -> WorkerStatu
         alive=bool(row),
         owns=owns,
         rooms=number.get("rooms"),
+        slots=number.get("slots"),
+        lag_s=number["lag_ms"] / 1000 if "lag_ms" in number else None,
         incarnation=incarnation,
         since=time_of_tick(incarnation) if incarnation else None,
         renewed_at=time_said(row.get("beat")),

@@ -38,8 +38,8 @@ from .tables import lay_out
 
 R = TypeVar("R")
 
-ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "since", "processing", "attempt", "says")
-WORKER_COLUMNS = ("worker", "alive", "owns", "at work", "since", "renewed", "host", "pid", "incarnation")
+ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "since", "processing", "attempt", "retry", "says")
+WORKER_COLUMNS = ("worker", "alive", "owns", "at work", "slots", "lag", "since", "renewed", "host", "pid", "incarnation")
 RELAY_COLUMNS = ("relay", "runs as", "seen", "rooms", "oldest", "since")
 LETTER_COLUMNS = ("id", "room", "message", "attempts", "died", "error")
 RECEIPT_COLUMNS = ("room", "mode", "outcome", "message", "at", "cid")
@@ -207,7 +207,7 @@ def room_row(status: RoomStatus) -> Sequence[Any]:
     hold, since = status.hold and status.hold.mode, status.claimed_at or (status.hold and status.hold.at)
     attempt = status.attempt or None
     facts = (status.room, status.phase, hold, status.waiting, status.owner, since, status.processing, attempt)
-    return (*facts, room_says(status))
+    return (*facts, status.retry_at, room_says(status))
 
 
 def room_says(status: RoomStatus) -> str:
@@ -232,7 +232,8 @@ def room_facts(status: RoomStatus, agent: AgentStatus) -> Mapping[str, Any]:
 def worker_row(worker: WorkerStatus) -> Sequence[Any]:
     """A worker as a row of WORKER_COLUMNS."""
     alive = "yes" if worker.alive else "NO"
-    numbers = (worker.name, alive, worker.owns, worker.rooms, worker.since, worker.renewed_at)
+    lag = None if worker.lag_s is None else f"{worker.lag_s:.1f}s"
+    numbers = (worker.name, alive, worker.owns, worker.rooms, worker.slots, lag, worker.since, worker.renewed_at)
     return (*numbers, worker.host, worker.pid, worker.incarnation)
 
 

@@ -10,7 +10,7 @@ GAP, INDENT = "  ", "    "  # between cells; before a text below its row
 LEAST_TEXT = 24  # columns for a text beside the other cells
 TEXTS = ("error", "reason", "says", "do", "what")  # last columns that are texts
 # What a narrow terminal does without, the first of these first.
-SPARED = ("cid", "incarnation", "processing", "renewed", "at", "pid", "host", "message", "since", "attempts", "attempt")
+SPARED = ("cid", "incarnation", "processing", "renewed", "at", "pid", "host", "message", "since", "attempts", "attempt", "lag")
 
 
 def fit(text: str, width: int) -> str:

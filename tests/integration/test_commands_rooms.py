@@ -101,7 +101,18 @@ def test_rooms_are_sorted_by_activity_age_queue_or_name(shell: Shell, redis: red
 
 def test_rooms_says_who_holds_a_room_and_why_and_what_has_failed(shell: Shell) -> None:
     header, *lines = shell("rooms")[0].splitlines()
-    assert header.split("\t") == ["room", "phase", "hold", "waiting", "owner", "since", "processing", "attempt", "says"]
+    assert header.split("\t") == [
+        "room",
+        "phase",
+        "hold",
+        "waiting",
+        "owner",
+        "since",
+        "processing",
+        "attempt",
+        "retry",
+        "says",
+    ]
     says = {line.split("\t")[0]: line.split("\t")[-1] for line in lines}
     assert says["stopped"] == "by ann: wrong answers"
     assert says["paused"] == "by ann"

@@ -62,6 +62,16 @@ def test_rooms_of_a_worker_that_is_gone_are_told() -> None:
     )
 
 
+def test_a_worker_whose_loop_is_blocked_is_told_and_that_all_are_full() -> None:
+    blocked = replace(gathered(), workers=[ALIVE, ALIVE.model_copy(update={"name": "web-3", "lag_s": 4.2})])
+    assert bad(blocked) == {"workers": Severity.WARNING}
+    assert says(blocked, "workers").endswith("within the last minute: web-3 for 4.2 s")
+    waits = replace(gathered(waiting=7), queued_at=LONG_AGO)
+    for rooms, full in ((3, False), (4, True)):
+        found = replace(waits, workers=[ALIVE.model_copy(update={"rooms": rooms, "slots": 4})])
+        assert ("all workers have" in says(found, "queue")) is full
+
+
 def test_a_hold_of_the_whole_agent_is_told_with_who_when_and_why() -> None:
     hold = Hold(mode=Mode.PAUSE, by="ann", reason="model is down", at=LONG_AGO)
     found = gathered(hold=hold)

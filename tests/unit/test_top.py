@@ -237,6 +237,11 @@ def test_what_is_typed_has_an_end() -> None:
     assert len(act.reason.encode()) < 1024
 
 
+def test_a_failed_room_whose_try_is_due_says_that_it_waits_for_a_slot() -> None:
+    assert view(failing("42", -60)).rows[0].says == "due, and waits for a slot; TimeoutError: no model"
+    assert view(failing("42", 60)).rows[0].says == view(failing("42", 0)).rows[0].says == "TimeoutError: no model"
+
+
 # How it is drawn. -----------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,8 @@ from .store import Store
 
 LONG_CYCLE = dt.timedelta(minutes=10)
 LONG_WAIT = dt.timedelta(minutes=1)  # of a room for a worker, of an output for a relay
-LATELY, EVENTS = dt.timedelta(hours=1), 1000
+LATELY, EVENTS, PAGES = dt.timedelta(hours=1), 1000, 20  # how far back events are looked at: so many in a page
+OFTEN = 5  # starts of one worker in this time
 BLOCKED_S = 1.0  # for so long, an event loop is blocked
 NEARLY_ALL = 0.9  # of the dead letters that are kept
 _TELLING = (
@@ -41,7 +42,8 @@ class Gathered:
     """An agent at one moment, by the server's clock.
 
     ``owned`` counts rooms that workers have, ``queued_at`` is since when the first of the others is in line. ``lately`` counts
-    the events of the last hour that tell of trouble. ``keeps`` has the limits that are in force.
+    the events of the last hour that tell of trouble, ``often`` how often workers have joined that did so again and again: both
+    as far as events are kept. ``keeps`` has the limits that are in force.
     """
 
     at: dt.datetime
@@ -51,6 +53,7 @@ class Gathered:
     owned: int
     queued_at: dt.datetime | None
     lately: Mapping[str, int]
+    often: Mapping[str, int]
     keeps: Mapping[str, int | None]
 
 
@@ -67,12 +70,12 @@ async def gather(store: Store) -> Gathered:
     after = f"({text(summary[2])}" if summary and summary[2] else "-"
     queued, happened, said = await asyncio.gather(
         command("XRANGE", keys.ready, after, "+", "COUNT", 1),
-        command("XREVRANGE", keys.events, "+", "-", "COUNT", EVENTS),
+        _happened(store, EPOCH + dt.timedelta(seconds=int(time[0])) - LATELY),
         command("HMGET", keys.root, *[f"keep_{limit.field}" for limit in LIMITS]),
     )
     at = EPOCH + dt.timedelta(seconds=int(time[0]), microseconds=int(time[1]))
-    recent = (dict(zip(flat[::2], flat[1::2], strict=True)) for entry, flat in happened if at - _at(entry) <= LATELY)
-    kinds = Counter(text(row.get(b"event", b"")) for row in recent)
+    kinds = Counter(text(row.get(b"event", b"")) for row in happened)
+    joined = Counter(text(row.get(b"worker", b"")) for row in happened if row.get(b"event") == b"worker.joined")
     return Gathered(
         at=at,
         agent=agent,
@@ -81,8 +84,23 @@ async def gather(store: Store) -> Gathered:
         owned=int(summary[0]) if summary else 0,
         queued_at=_at(queued[0][0]) if queued else None,
         lately={kind: kinds[kind] for kind in _TELLING if kinds[kind]},
+        often={name: count for name, count in joined.items() if count >= OFTEN},
         keeps={limit.option: limit.read(value) for limit, value in zip(LIMITS, said, strict=True)},
     )
+
+
+async def _happened(store: Store, since: dt.datetime) -> list[dict[bytes, bytes]]:
+    """What has happened since then, the newest first, page by page."""
+    found: list[dict[bytes, bytes]] = []
+    end = "+"
+    for _ in range(PAGES):
+        page = await store.pipeline.command("XREVRANGE", store.keys.events, end, "-", "COUNT", EVENTS)
+        recent = [(entry, flat) for entry, flat in page if _at(entry) >= since]
+        found += [dict(zip(flat[::2], flat[1::2], strict=True)) for _, flat in recent]
+        if len(recent) < EVENTS:
+            break
+        end = f"({text(page[-1][0])}"
+    return found
 
 
 def _at(entry: bytes) -> dt.datetime:
@@ -93,6 +111,7 @@ def findings(found: Gathered) -> list[Finding]:
     """What is to be said of it, what is fine included."""
     return [
         _workers(found),
+        _starts(found),
         _hold(found),
         _cycles(found),
         _queue(found),
@@ -121,6 +140,13 @@ def _workers(found: Gathered) -> Finding:
         says = f"no worker lives, with work for it: {_many(work, 'room')}"
         return error("workers", says, "start one: greenroom run; the log of the last one says why it ended")
     return warning("workers", "no worker lives: nothing runs, and signals by hand are not read", "start one: greenroom run")
+
+
+def _starts(found: Gathered) -> Finding:
+    if not found.often:
+        return ok("starts", "no worker is started again and again")
+    says = "in the last hour: " + ", ".join(f"{name} has joined {count} times" for name, count in found.often.items())
+    return warning("starts", says, "its log says why it ends; exit code 4: two run under one name, and end one another")
 
 
 def _hold(found: Gathered) -> Finding:

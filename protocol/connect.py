@@ -49,6 +49,7 @@ _DENIED_WORDS = re.compile(r"NOAUTH|WRONGPASS|NOPERM|ACL failure in script|user 
 # A certificate that does not convince, and why; and a server that hangs up, as one does to whom TLS is spoken wrongly.
 _UNTRUSTED_WORDS = re.compile(r"certificate verify failed: (.*?)\.?(?: \(_ssl|$)")
 _CUT_WORDS = re.compile(r"reset by peer|closed by server|Connection lost|[Bb]roken pipe|alert|EOF occurred")
+_WRONG_TYPE = re.compile(r"(?:WRONGTYPE )?Operation against a key holding the wrong kind")
 # Subclasses of ConnectionError that no repetition mends.
 DENIED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 
@@ -177,8 +178,14 @@ def translate(error: BaseException) -> RedisError:
         message += " (if it wants TLS: rediss://, and a client certificate if it wants one)"
     if is_elsewhere(error) and not is_lost(error):
         return RedisRefused(f"Redis is a cluster, and another of its nodes has this agent: use a cluster:// URL ({message})")
+    if is_lost(error) and isinstance(error, redis_errors.ResponseError):
+        return RedisUnavailable(f"Redis answers, and does not do what it is asked: {message}. See greenroom doctor")
     if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
+    if _WRONG_TYPE.match(message):
+        return RedisRefused(
+            f"Redis refuses: a key is not of the type that greenroom writes (greenroom keys finds it): {message}"
+        )
     return RedisRefused(f"Redis refuses: {message}")
 
 

@@ -98,6 +98,10 @@ class Pipeline:
         self._closed = False
         self.connected = False
         self.reconnects = 0
+        self._failures, self._lost_at = 0, 0.0
+        # What a server that answers would not do: one that is no primary any more, or has lost its replicas. Until it does
+        # this, to be connected means nothing, and the patience runs on.
+        self._refused: _Request | None = None
         self._shas = {name: script.sha.encode() for name, script in scripts().items()}
         self._unloaded: GreenroomError | None = None  # why this user may load no scripts
 
@@ -141,6 +145,7 @@ class Pipeline:
             if not request.reply.done():
                 request.reply.set_exception(error)
         self._waiting.clear()
+        self._refused = None
 
     def _repeat_sent(self) -> None:
         """What was sent, and is not answered in full, is to be sent again, before what waits."""
@@ -151,18 +156,14 @@ class Pipeline:
 
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
-        failures, lost_at = 0, loop.time()
+        self._failures, self._lost_at = 0, loop.time()
         while True:
-            connected = False
             try:
                 async with open_connection(self._redis) as connection:
                     await self._load(connection)
                     await self._check_data(connection)
-                    self.connected = connected = True
-                    if failures:
-                        self.reconnects += 1
-                        log.info("redis.reconnected", after_s=round(loop.time() - lost_at, 3))
-                    failures = 0
+                    if self._refused is None:
+                        self._well()
                     await self._serve(connection)
             except DENIED as error:
                 self._fail(translate(error))
@@ -170,14 +171,7 @@ class Pipeline:
                 self._fail(error)
             except Exception as error:  # nothing may end this loop
                 if is_lost(error):
-                    if connected or not failures:
-                        silent_s = REPLY_TIMEOUT_S if connected and isinstance(error, TimeoutError) else 0.0
-                        lost_at = loop.time() - silent_s
-                        log.warning("redis.lost", error=str(error))
-                    if self._patience_s is not None:
-                        why = translate(error)
-                        if isinstance(why, RedisRefused) or loop.time() - lost_at >= self._patience_s:
-                            self._fail(why)
+                    self._lose(error)
                 elif isinstance(error, ResponseError):
                     self._fail(translate(error))
                 else:  # a reply that is no Redis protocol, say
@@ -187,10 +181,30 @@ class Pipeline:
             if not self._waiting and self._patience_s is not None:
                 self._wake.clear()
                 await self._wake.wait()  # nobody waits: connect again when somebody does
-                failures, lost_at = 0, loop.time()
+                self._failures, self._lost_at = 0, loop.time()
                 continue
-            await back_off(failures)
-            failures += 1
+            await back_off(self._failures)
+            self._failures += 1
+
+    def _well(self) -> None:
+        """There is a server that does what it is asked."""
+        self.connected, self._refused = True, None
+        if self._failures:
+            self.reconnects += 1
+            log.info("redis.reconnected", after_s=round(asyncio.get_running_loop().time() - self._lost_at, 3))
+        self._failures = 0
+
+    def _lose(self, error: Exception) -> None:
+        """There is none any more, or still none: who waits learns it when the patience is over."""
+        now_s = asyncio.get_running_loop().time()
+        if self.connected or not self._failures:
+            silent_s = REPLY_TIMEOUT_S if self.connected and isinstance(error, TimeoutError) else 0.0
+            self._lost_at = now_s - silent_s
+            log.warning("redis.lost", error=str(error))
+        if self._patience_s is not None:
+            why = translate(error)
+            if isinstance(why, RedisRefused) or now_s - self._lost_at >= self._patience_s:
+                self._fail(why)
 
     async def _load(self, connection: AbstractConnection) -> None:
         """Load the scripts. A user who may only read goes without."""
@@ -254,6 +268,8 @@ class Pipeline:
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 for _ in range(owed):
                     await self._settle(connection, unknown)
+                    if self._refused is not None and self._refused.reply.done():
+                        self._well()
             if unknown:  # the server forgot its scripts: load them, and send those again in their order
                 self._sent.extendleft(reversed(unknown))
                 raise ConnectionError("the server has forgotten its scripts")
@@ -272,6 +288,8 @@ class Pipeline:
             failure = self._unloaded
         except ResponseError as error:
             if is_lost(error):
+                confirms = self._sent[0].confirms
+                self._refused = next((request for request, _ in self._unconfirmed), None) if confirms else self._sent[0]
                 raise
             failure = translate(error)
         request = self._sent.popleft()

@@ -27,6 +27,7 @@ from .protocol.records import (
     EventKind,
     Hold,
     Kind,
+    Mode,
     Output,
     Receipt,
     RoomStatus,
@@ -257,7 +258,8 @@ def show_event(event: Event) -> None:
 
 def show_signal(signal: SignalEntry) -> None:
     """One entry of the control stream: id, mode, room, outcome, message, by whom, why, and the signal's id."""
-    outcome = signal.outcome or ("by hand, read" if signal.read else "by hand, not read yet")
+    by_hand = "by hand, not read yet" if not signal.read else "by hand, read" if signal.mode in list(Mode) else "no signal"
+    outcome = signal.outcome or by_hand
     room = "(everywhere)" if signal.room is None else signal.room
     facts = (signal.mode, room, outcome, signal.message, signal.by, signal.reason)
     show_entry(signal.id, facts, "" if signal.read else "yellow", spared=(signal.cid,))

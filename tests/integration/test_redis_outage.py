@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,48 @@ def test_a_worker_restarted_during_the_outage_picks_up_what_was_there(
             assert again.attempt == 2
             again.finish("done")
             wait_output(client, "42", lambda output: output.kind is Kind.REPLY)
+
+
+# It answers, and does not do what it is asked. ---------------------------------------------------------------
+
+
+def test_a_client_does_not_wait_longer_than_its_timeout_for_a_redis_that_answers_and_writes_nothing(
+    redis_url: str, agent: str
+) -> None:
+    """A replica, also while it answers what the same client reads."""
+    reads = 0
+
+    async def refused(client: AsyncClient) -> None:
+        nonlocal reads
+        sending = asyncio.create_task(client.send("42", "again"))
+        while not sending.done():
+            with suppress(RedisUnavailable):
+                await client.status("42")
+                reads += 1
+        with pytest.raises(RedisUnavailable, match="read only"):
+            await sending
+
+    async def main() -> None:
+        async with AsyncClient(agent, redis=redis_url, timeout=1) as client, asyncio.timeout(WAIT_S):
+            await client.send("42", "hello")
+            redis.replicaof("127.0.0.1", "1")
+            await refused(client)
+            redis.replicaof("NO", "ONE")
+            await client.send("42", "at last")
+            assert (await client.status("42")).waiting == 2
+
+    with redis_py.Redis.from_url(redis_url) as redis:
+        asyncio.run(main())
+    assert reads > 0
+
+
+def test_a_worker_is_not_ready_while_redis_writes_nothing_and_goes_on_when_it_does(
+    running: Running, director: Director, redis_url: str, client: Client
+) -> None:
+    system = running(director.agent(), lease=timedelta(seconds=60))
+    with redis_py.Redis.from_url(redis_url) as redis:
+        redis.replicaof("127.0.0.1", "1")
+        eventually(lambda: not system.ready, "it is not ready")
+        redis.replicaof("NO", "ONE")
+    assert client.ask("42", "hello", timeout=WAIT_S) == "hello"
+    eventually(lambda: system.ready, "it is ready")

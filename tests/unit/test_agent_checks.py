@@ -23,7 +23,7 @@ KEEPS = {"outbox": 1000, "outbox_for": 604_800, "events": 10_000, "control": 10_
 def gathered(**agent: Any) -> Gathered:
     counts = {"rooms": 9, "waiting": 0, "processing": 0, "held": 0, "dead": 0}
     whole = AgentStatus(**{"agent": "support", "hold": None, "oldest": None, "workers": (), **counts, **agent})
-    return Gathered(NOW, whole, [ALIVE], [], 0, None, {}, {**KEEPS, "idle_rooms": None})
+    return Gathered(NOW, whole, [ALIVE], [], 0, None, {}, {}, {**KEEPS, "idle_rooms": None})
 
 
 def relay(**more: Any) -> RelayStatus:
@@ -90,6 +90,7 @@ def test_a_hold_of_the_whole_agent_is_told_with_who_when_and_why() -> None:
         (gathered(dead=95), "dead", "95 dead letters of 100 that are kept"),
         (replace(gathered(), relays=[relay(holder=None)]), "relay chat", "does not run since 2026-11-29T20:59:59Z"),
         (replace(gathered(), relays=[relay(rooms=2, oldest=LONG_AGO)]), "relay chat", "it runs, but outputs of 2 rooms wait"),
+        (replace(gathered(), often={"web-1": 9}), "starts", "web-1 has joined 9 times"),
         (replace(gathered(), lately={"room.unreadable": 2}), "events", "2 room.unreadable"),
     ],
 )

@@ -200,6 +200,12 @@ def test_an_error_says_who_must_do_what(error: Exception, kind: type[Exception],
     assert "\n" not in str(said)
 
 
+def test_a_key_of_another_type_says_how_it_is_found() -> None:
+    for code in ("WRONGTYPE ", ""):  # redis-py takes it away, or does not
+        said = str(translate(ResponseError(f"{code}Operation against a key holding the wrong kind of value script: f00")))
+        assert "greenroom keys finds it" in said
+
+
 @pytest.mark.parametrize("text", ["WRONGTYPE Operation against a key holding the wrong kind of value", "ERR unknown command"])
 def test_a_refusal_is_not_taken_for_a_loss(text: str) -> None:
     assert not is_lost(ResponseError(text))

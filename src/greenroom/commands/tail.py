@@ -40,6 +40,8 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Show what a room has sent, the newest last: id, kind, message, ticket, number, and what it says."""
+    if room is None and not events:
+        raise InvalidRequest("name a room, or --events")
     with reading(agent, redis, embedded, as_json) as client:
         if events:
 
@@ -47,9 +49,7 @@ def tail(
                 return (event for event in client.events(after=place, follow=on) if room is None or _is_of(event, room))
 
             _show(happened, show_event, last, follow, after, as_json)
-        elif room is None:
-            raise InvalidRequest("name a room, or --events")
-        else:
+        elif room is not None:
             _show(lambda place, on: client.outputs(room, after=place, follow=on), show_output, last, follow, after, as_json)
 
 

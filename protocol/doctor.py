@@ -55,7 +55,13 @@ async def _agent(redis: Redis, keys: Keys) -> list[Finding]:
     store = Store(redis, keys, patience_s=LIMIT_S)
     try:
         if (others := await agents_instead(store)) is not None:
-            return [checks.warning("agent", no_such_agent(keys.agent, others), "look at the name, and at the URL")]
+            return [
+                checks.warning(
+                    "agent",
+                    no_such_agent(keys.agent, others),
+                    "look at the name and the URL; if it was here, Redis has lost it: restore it",
+                )
+            ]
         return agent_checks.findings(await agent_checks.gather(store))
     except NoPermissionError:
         return [checks.unknown("agent", "its keys")]

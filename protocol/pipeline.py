@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
-from .connect import DENIED, back_off, is_lost, open_connection, translate
+from .connect import DENIED, back_off, is_full, is_lost, open_connection, translate
 from .errors import GreenroomError, InvalidRequest, NewerVersion, NotReplicated, RedisRefused, RedisUnavailable
 from .log import log
 from .records import LAYOUT, check_version
@@ -170,7 +170,7 @@ class Pipeline:
             except NewerVersion as error:
                 self._fail(error)
             except Exception as error:  # nothing may end this loop
-                if is_lost(error):
+                if self._is_lost(error):
                     self._lose(error)
                 elif isinstance(error, ResponseError):
                     self._fail(translate(error))
@@ -185,6 +185,10 @@ class Pipeline:
                 continue
             await back_off(self._failures)
             self._failures += 1
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Whether to connect again and repeat. Who has no patience is told at once that Redis is full; a worker waits."""
+        return is_lost(error) or (self._patience_s is None and is_full(error))
 
     def _well(self) -> None:
         """There is a server that does what it is asked."""
@@ -287,7 +291,7 @@ class Pipeline:
                 return
             failure = self._unloaded
         except ResponseError as error:
-            if is_lost(error):
+            if self._is_lost(error):
                 confirms = self._sent[0].confirms
                 self._refused = next((request for request, _ in self._unconfirmed), None) if confirms else self._sent[0]
                 raise

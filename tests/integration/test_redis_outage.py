@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from greenroom import ActorSystem, AsyncClient, Client, Kind, Outcome, RedisUnavailable
+from greenroom import ActorSystem, AsyncClient, Client, Kind, Outcome, RedisRefused, RedisUnavailable
 from greenroom.protocol.server import RedisServer
 from integration.agents import WAIT_S, Director, eventually, wait_output
 from integration.conftest import Running
@@ -305,5 +305,24 @@ def test_a_worker_is_not_ready_while_redis_writes_nothing_and_goes_on_when_it_do
         redis.replicaof("127.0.0.1", "1")
         eventually(lambda: not system.ready, "it is not ready")
         redis.replicaof("NO", "ONE")
+    assert client.ask("42", "hello", timeout=WAIT_S) == "hello"
+    eventually(lambda: system.ready, "it is ready")
+
+
+def test_a_full_redis_ends_no_worker_and_its_clients_are_told_at_once(
+    running: Running, director: Director, redis_url: str, client: Client
+) -> None:
+    system = running(director.agent(), lease=timedelta(seconds=1))
+    with redis_py.Redis.from_url(redis_url) as redis:
+
+        def connections() -> int:
+            return int(redis.info("stats")["total_connections_received"])
+
+        redis.config_set("maxmemory", "1")
+        with pytest.raises(RedisRefused, match="full"):
+            client.send("42", "hello")
+        tried = connections()
+        eventually(lambda: connections() > tried + 7, "the worker tries again and again")
+        redis.config_set("maxmemory", "0")
     assert client.ask("42", "hello", timeout=WAIT_S) == "hello"
     eventually(lambda: system.ready, "it is ready")

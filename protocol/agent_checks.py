@@ -74,7 +74,7 @@ async def gather(store: Store) -> Gathered:
         command("HMGET", keys.root, *[f"keep_{limit.field}" for limit in LIMITS]),
     )
     at = EPOCH + dt.timedelta(seconds=int(time[0]), microseconds=int(time[1]))
-    kinds = Counter(text(row.get(b"event", b"")) for row in happened)
+    kinds = Counter(text(row.get(b"event", b"")) for row in happened if b"by" not in row)  # somebody did that on purpose
     joined = Counter(text(row.get(b"worker", b"")) for row in happened if row.get(b"event") == b"worker.joined")
     return Gathered(
         at=at,

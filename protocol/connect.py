@@ -185,7 +185,7 @@ def translate(error: BaseException) -> RedisError:
         message += " (if it wants TLS: rediss://, and a client certificate if it wants one)"
     if is_elsewhere(error) and not is_lost(error):
         return RedisRefused(f"Redis is a cluster, and another of its nodes has this agent: use a cluster:// URL ({message})")
-    if is_lost(error) and isinstance(error, redis_errors.ResponseError):
+    if is_lost(error) and isinstance(error, (redis_errors.ResponseError, redis_errors.BusyLoadingError)):
         return RedisUnavailable(f"Redis answers, and does not do what it is asked: {message}. See greenroom doctor")
     if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")

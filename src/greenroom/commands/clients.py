@@ -25,12 +25,21 @@ def client_of(agent: str, redis: str | None, embedded: Path | None) -> Client:
 
 
 @contextmanager
-def reading(agent: str, redis: str | None, embedded: Path | None, as_json: bool) -> Iterator[Client]:
-    """The same, for commands that look. That there is no such agent is told people, on stderr: a name is soon mistyped."""
-    with client_of(agent, redis, embedded) as client:
+def reading(agent: str, redis: str | None, embedded: Path | None, as_json: bool, *, follow: bool = False) -> Iterator[Client]:
+    """The same, for commands that look. That there is no such agent is told people, on stderr: a name is soon mistyped. It is
+    told at the end, but where there is none.
+    """
+
+    def tell() -> None:
         if not as_json and (others := agents_instead(client)) is not None:
             complain(no_such_agent(agent, others))
+
+    with client_of(agent, redis, embedded) as client:
+        if follow:
+            tell()
         yield client
+        if not follow:
+            tell()
 
 
 @asynccontextmanager

@@ -42,7 +42,7 @@ def tail(
     """Show what a room has sent, the newest last: id, kind, message, ticket, number, and what it says."""
     if room is None and not events:
         raise InvalidRequest("name a room, or --events")
-    with reading(agent, redis, embedded, as_json) as client:
+    with reading(agent, redis, embedded, as_json, follow=follow) as client:
         if events:
 
             def happened(place: str | None, on: bool) -> Iterator[Event]:
@@ -67,7 +67,7 @@ def signals(
 
     One that was written by hand is told as such, and once a worker has read it, its outcomes follow.
     """
-    with reading(agent, redis, embedded, as_json) as client:
+    with reading(agent, redis, embedded, as_json, follow=follow) as client:
 
         def given(place: str | None, on: bool) -> Iterator[SignalEntry]:
             found = client.signals(after=place, follow=on)

@@ -98,6 +98,7 @@ class Pipeline:
         self._closed = False
         self.connected = False
         self.reconnects = 0
+        self.trouble: Exception | None = None  # why there is no server that does what it is asked
         self._failures, self._lost_at = 0, 0.0
         # What a server that answers would not do: one that is no primary any more, or has lost its replicas. Until it does
         # this, to be connected means nothing, and the patience runs on.
@@ -192,7 +193,7 @@ class Pipeline:
 
     def _well(self) -> None:
         """There is a server that does what it is asked."""
-        self.connected, self._refused = True, None
+        self.connected, self._refused, self.trouble = True, None, None
         if self._failures:
             self.reconnects += 1
             log.info("redis.reconnected", after_s=round(asyncio.get_running_loop().time() - self._lost_at, 3))
@@ -200,7 +201,7 @@ class Pipeline:
 
     def _lose(self, error: Exception) -> None:
         """There is none any more, or still none: who waits learns it when the patience is over."""
-        now_s = asyncio.get_running_loop().time()
+        now_s, self.trouble = asyncio.get_running_loop().time(), error
         if self.connected or not self._failures:
             silent_s = REPLY_TIMEOUT_S if self.connected and isinstance(error, TimeoutError) else 0.0
             self._lost_at = now_s - silent_s

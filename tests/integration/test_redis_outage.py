@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from greenroom import ActorSystem, AsyncClient, Client, Kind, Outcome, RedisRefused, RedisUnavailable
+from greenroom import ActorSystem, AsyncClient, Client, Kind, Outcome, RedisRefused, RedisUnavailable, Relay
 from greenroom.protocol.server import RedisServer
+from greenroom.supervisors import relay as relay_module
+from greenroom.supervisors import system as system_module
 from integration.agents import WAIT_S, Director, eventually, wait_output
 from integration.conftest import Running
 
@@ -326,3 +328,19 @@ def test_a_full_redis_ends_no_worker_and_its_clients_are_told_at_once(
         redis.config_set("maxmemory", "0")
     assert client.ask("42", "hello", timeout=WAIT_S) == "hello"
     eventually(lambda: system.ready, "it is ready")
+
+
+@pytest.mark.parametrize("part", [system_module, relay_module])
+def test_a_start_on_a_redis_that_writes_nothing_says_so(
+    part: Any, director: Director, redis_url: str, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "START_PATIENCE_S", 1.0)
+    starting: Any = (
+        ActorSystem(director.agent(), agent=agent, redis=redis_url)
+        if part is system_module
+        else Relay(agent, print, redis=redis_url)
+    )
+    with redis_py.Redis.from_url(redis_url) as redis:
+        redis.replicaof("127.0.0.1", "1")
+        with pytest.raises(RedisUnavailable, match="read only"):
+            starting.start()

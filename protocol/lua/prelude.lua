@@ -412,9 +412,16 @@ local function take(h, ask)
   end
 end
 
--- After a cycle: take the next message, or (draining, or others wait, or the room was adopted meanwhile and so has no owner)
--- give the room back for anyone.
+-- Whether the worker that ran this cycle has a newer incarnation, which joined since: both numbers are of one clock. Asked when
+-- much is written already, so that nothing may fail here.
+local function superseded(h, ticket)
+  local newest = redis.pcall('HGET', G .. ':worker:' .. h.owner, 'incarnation')
+  return type(newest) == 'string' and (whole(newest) or 0) > tonumber(ticket)
+end
+
+-- After a cycle: take the next message, or (draining, or others wait, or the room was adopted meanwhile and so has no owner, or
+-- its worker is superseded, and what it took would be charged as a crash) give the room back for anyone.
 local function go_on(h, ask)
-  if ask.next == '1' and h.owner then return take(h, ask) end
+  if ask.next == '1' and h.owner and not superseded(h, ask.request) then return take(h, ask) end
   return give_back(h, ask.request)
 end

@@ -75,6 +75,7 @@ class Room:
     steps: dict[str, bytes] = field(default_factory=dict)
     outbox: list[Output] = field(default_factory=list)
     settled: int = 0
+    owner: str = ""  # who claimed it last
     request: str = ""
     answer: Expected | None = None
     claims: set[str] = field(default_factory=set)
@@ -216,6 +217,7 @@ class Account:
         if not entitled or request in room.claims:
             return ("lost", "")
         room.claims.add(request)
+        room.owner = worker
         if room.live is not None:
             self._bury(room)
         return self._take(room, request)
@@ -259,7 +261,8 @@ class Account:
         room.end_message(message, "dead")
 
     def _go_on(self, room: Room, cycle: Cycle, *, take_next: bool) -> Expected:
-        if take_next and not cycle.adopted:
+        superseded = self.leases.get(room.owner, 0) > cycle.ticket
+        if take_next and not cycle.adopted and not superseded:
             return self._take(room, str(cycle.ticket))
         room.remember(str(cycle.ticket), ("released", ""))
         return ("released", "")

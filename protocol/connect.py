@@ -93,6 +93,8 @@ def connect(url: str, key: str = "") -> Redis:
 def _connect(url: str, options: dict[str, Any], key: str) -> Redis:
     scheme, _, rest = url.partition("://")
     if scheme not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):
+        if scheme.lower() == "unix":  # the kernel knows when the other side is gone
+            del options["socket_keepalive"]
         return Redis.from_url(url, **options)
     tls: dict[str, Any] = {}
     if scheme in (SENTINEL_SCHEMES[1], CLUSTER_SCHEMES[1]):

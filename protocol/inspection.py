@@ -74,7 +74,7 @@ async def overview(store: Store) -> AgentStatus:
         rooms=rooms,
         waiting=max(0, ready - processing),
         processing=processing,
-        oldest=time_of_tick(int(float(oldest[1]))) if oldest else None,
+        oldest=time_of_tick(float(oldest[1])) if oldest else None,
         held=held,
         dead=dead,
         workers=tuple(sorted(map(text, workers))),

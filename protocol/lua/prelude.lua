@@ -75,8 +75,8 @@ local function tick()
   return value
 end
 
--- The whole number that a text says; nil when it is none, or there is no text.
-local function whole(text) return text and text:match('^%d+$') and tonumber(text) or nil end
+-- The whole number that a text says; nil when it is none, there is no text, or Lua and Redis would not agree on so great a one.
+local function whole(text) return text and #text <= 16 and text:match('^%d+$') and tonumber(text) or nil end
 
 -- What G says for nearly every script, read once: the mode, and what is to be kept.
 local about_agent = nil

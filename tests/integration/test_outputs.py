@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from greenroom import (
-    AsyncClient,
-    Client,
-    Kind,
-)
+from greenroom import AsyncClient, Client, GreenroomError, Kind
 from greenroom.protocol import outbox
 from greenroom.protocol.wakeups import Wakeups
 from integration.agents import WAIT_S, Director, asked, run, wait_output
@@ -127,3 +127,57 @@ def test_readers_may_begin_after_any_output(running: Running, director: Director
     outputs = list(client.outputs("42"))
     for index, output in enumerate(outputs):
         assert [o.body for o in client.outputs("42", after=output.id)] == [o.body for o in outputs[index + 1 :]]
+
+
+READERS: dict[str, Callable[[Client], Iterator[Any]]] = {
+    "outputs": lambda client: client.outputs("42", follow=True),
+    "events": lambda client: client.events(follow=True),
+    "signals": lambda client: client.signals(follow=True),
+    "ask": lambda client: client.ask("42", "stream", stream=True),
+    "rooms": lambda client: client.rooms(),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_client_is_closed_under_an_open_reader_without_a_word(
+    reader: str,
+    running: Running,
+    director: Director,
+    redis_url: str,
+    agent: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it read is not closed by anybody else, and in no order."""
+    system = running(director.agent())
+    with Client(agent, redis=redis_url) as client:
+        client.ask("42", "hello")
+        client.play("42")
+        client.send("43", "wait")
+        director.run("43")
+        readings = [READERS[reader](client) for _ in range(8)]  # in which order they are closed is chance
+        for reading in readings:
+            next(reading)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    for reading in readings:
+        with suppress(GreenroomError):  # what it had read before the end, and then no more
+            list(reading)
+    system.stop(timedelta(0))
+
+
+def test_a_loop_ends_under_an_open_reader_without_a_word(
+    running: Running, director: Director, redis_url: str, agent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    running(director.agent())
+    left: list[Any] = []
+
+    async def test() -> None:
+        client = AsyncClient(agent, redis=redis_url)
+        await client.ask("42", "hello")
+        for _ in range(8):
+            reading = client.outputs("42", follow=True)
+            await anext(reading)
+            left.append(reading)
+        await client.close()
+
+    run(test)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

@@ -283,6 +283,17 @@ def test_many_dead_letters_are_dropped_a_hundred_a_call(
     assert forgotten(client) == 0
 
 
+@pytest.mark.usefixtures("by_hand")
+def test_fewer_are_dropped_in_a_call_when_their_bodies_are_large(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    running(director.agent(), retention=Retention(dead=3))
+    for number in range(12):
+        redis.xadd(keys.dead, {"room": "42", "message": f"{number}-0", "error": "no", "body": "x" * 1_000_000})
+    assert [len(swept.dropped) for swept in sweep(client)] == [5, 4]
+    assert redis.xlen(keys.dead) == 3
+
+
 # Idle rooms. -----------------------------------------------------------------------------------------------
 
 

@@ -157,8 +157,17 @@ def without_password(url: str) -> str:
             urlsplit(url)  # on the Python
     except ValueError:
         return "(a URL that cannot be read)"
-    shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", shown)
+    shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    rest, mark, query = shown.partition("?")
+    return rest + mark + "&".join(map(_option_shown, query.split("&")))
+
+
+def _option_shown(option: str) -> str:
+    """One that is no name and value is the rest of a password with a & in it, perhaps."""
+    name, equals, _ = option.partition("=")
+    if unquote(name).lower().endswith("password"):
+        return f"{name}{equals}***"
+    return option if equals else option and "***"
 
 
 def _reason(error: Exception, url: str) -> str:

@@ -6,6 +6,7 @@ A program that embeds greenroom has nothing to do with this: its own configurati
 from __future__ import annotations
 
 import datetime as dt
+import io
 import logging
 import os
 import re
@@ -14,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tab and line break
 
@@ -62,9 +63,14 @@ def formatter(form: LogFormat, *, colors: bool = False) -> logging.Formatter:
 
 
 def _console(colors: bool) -> structlog.dev.ConsoleRenderer:
-    # Not the traceback that rich makes: it would show the values of variables, and so what messages say.
-    plain = structlog.dev.plain_traceback
-    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, sort_keys=False)
+    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback, sort_keys=False)
+
+
+def _traceback(out: TextIO, exc_info: ExcInfo) -> None:
+    """Not the one that rich makes: it would show the values of variables, and so what messages say."""
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, exc_info)
+    out.write(_CONTROL.sub(_shown, plain.getvalue()))
 
 
 def _fields(_: WrappedLogger, level: str, event: EventDict) -> EventDict:

@@ -316,6 +316,15 @@ def test_the_console_is_told_nothing_that_a_terminal_would_obey(records: Records
     assert "x\\x1b[2J" in written(LogFormat.CONSOLE, foreign("x\x1b[2J%s", "y"))
 
 
+def test_nor_by_the_words_of_an_error() -> None:
+    try:
+        raise ValueError("\x1b]0;owned\x07 and \x9b2J")
+    except ValueError as error:
+        line = written(LogFormat.CONSOLE, foreign(exc_info=(type(error), error, error.__traceback__)))
+    assert "ValueError: \\x1b]0;owned\\x07 and \\x9b2J" in line
+    assert "\x1b" not in line
+
+
 def test_what_is_no_json_value_is_written_as_text(records: Records) -> None:
     log.warning("process.started", path=json)
     assert "module" in json.loads(written(LogFormat.JSON, records.all[0]))["path"]

@@ -39,8 +39,17 @@ def _whoami() -> str:
 
 
 def _check_note(value: str, what: str) -> str:
-    if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > MAX_NOTE_BYTES:
-        raise InvalidRequest(f"{what}: want a string of at most {MAX_NOTE_BYTES} bytes")
+    try:
+        if isinstance(value, str) and len(value.encode()) <= MAX_NOTE_BYTES:
+            return value
+    except UnicodeEncodeError:
+        pass
+    raise InvalidRequest(f"{what}: want a string of at most {MAX_NOTE_BYTES} bytes of UTF-8")
+
+
+def _check_message(value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 10**18:
+        raise InvalidRequest(f"message: want an id, as send answers it, got {str(value)[:40]!r}")
     return value
 
 
@@ -73,6 +82,9 @@ class AsyncClient(AsyncReads):
             default they return when the primary has them.
 
     It uses two connections, however many rooms are asked and followed. Any call may raise RedisUnavailable or RedisRefused.
+
+    Raises:
+        InvalidName, InvalidRequest: an argument cannot be used.
     """
 
     def __init__(
@@ -88,6 +100,10 @@ class AsyncClient(AsyncReads):
         self._keys = Keys(agent)
         if durability is not None and not isinstance(durability, Durability):
             raise InvalidRequest(f"durability: want a Durability or None, got {durability!r}")
+        if not isinstance(timeout, int | float) or not timeout >= 0:
+            raise InvalidRequest(f"timeout: want seconds, 0 or more, got {timeout!r}")
+        if not isinstance(queue_limit, int) or isinstance(queue_limit, bool) or queue_limit < 1:
+            raise InvalidRequest(f"queue_limit: want a whole number of 1 or more, got {queue_limit!r}")
         self._durability = durability
         self._redis = connect(redis, self._keys.root)
         self._by = _check_note(by, "by") if by is not None else _whoami()
@@ -214,7 +230,8 @@ class AsyncClient(AsyncReads):
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
-        answer, short = await _durably(self._store.discard(check_room(room), message, uuid.uuid4().hex))
+        request = self._store.discard(check_room(room), _check_message(message), uuid.uuid4().hex)
+        answer, short = await _durably(request)
         if answer.word == "processing":
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
         if answer.word == "unknown":
@@ -276,8 +293,10 @@ class AsyncClient(AsyncReads):
         cid: str | None = None,
     ) -> list[Receipt]:
         """Abort the cycle in flight and consume its message; with ``message``, only if that is the one in processing."""
-        if message is not None and len(rooms) != 1:
-            raise InvalidRequest("a message is one room's: name exactly that room")
+        if message is not None:
+            _check_message(message)
+            if len(rooms) != 1:
+                raise InvalidRequest("a message is one room's: name exactly that room")
         return await self._signal(Mode.INTERRUPT, rooms, everywhere, message, reason, by, cid)
 
     async def stop(

@@ -74,6 +74,8 @@ def connect(url: str, key: str = "") -> Redis:
     Raises:
         InvalidRequest: the URL is not one, or a file that it names cannot be used.
     """
+    if not isinstance(url, str):
+        raise InvalidRequest(f"not a Redis URL: want a string, got {type(url).__name__}")
     options: dict[str, Any] = {
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any, Literal, Self, TypeVar, overload
@@ -43,6 +44,7 @@ class Client:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._forgotten: weakref.finalize[..., Client] | None = None
         self._closed = False
 
     @property
@@ -59,8 +61,9 @@ class Client:
         """Close the connections and end the thread; calls that wait in other threads fail with RedisUnavailable."""
         with self._lock:
             self._closed = True
-            if self._loop is None or self._thread is None:
+            if self._loop is None or self._thread is None or self._forgotten is None:
                 return
+            self._forgotten.detach()
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -88,12 +91,16 @@ class Client:
                 raise GreenroomError("this client is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="greenroom-client", daemon=True)
+                # The thread keeps alive what runs on it; of one that is forgotten, and not closed, it ends when nobody has it.
+                serving = (self._loop, self._client)
+                self._thread = threading.Thread(target=self._serve, args=serving, name="greenroom-client", daemon=True)
                 self._thread.start()
+                self._forgotten = weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+                self._forgotten.atexit = False
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(loop: asyncio.AbstractEventLoop, _: AsyncClient) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()

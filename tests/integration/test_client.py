@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from greenroom import (
     Discarded,
     GreenroomError,
     Interrupted,
+    InvalidRequest,
     Kind,
     Message,
     RedisUnavailable,
@@ -369,3 +371,70 @@ def test_a_call_gives_up_after_the_clients_timeout_when_redis_cannot_be_reached(
                 assert isinstance(answer, RedisUnavailable)
 
     run(test)
+
+
+# What cannot be used. -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.stop("42", reason="\ud800"),
+        lambda client: client.stop("42", by="\ud800"),
+        lambda client: client.stop("42", reason="x" * 1025),
+        lambda client: client.interrupt("42", message=-1),
+        lambda client: client.interrupt("42", message="1-0"),
+        lambda client: client.interrupt("42", message=10**30),
+        lambda client: client.discard("42", 0),
+        lambda client: client.discard("42", "+"),
+        lambda client: client.discard("42", True),
+        lambda client: list(client.rooms(worker="\ud800")),
+        lambda client: list(client.rooms(worker=5)),
+        lambda client: list(client.rooms(limit="5")),
+        lambda client: list(client.rooms(limit=1.5)),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_refused_and_nothing_is_asked(call: Callable[[Any], object], agent: str) -> None:
+    with Client(agent, redis="redis://127.0.0.1:1", timeout=600) as client, pytest.raises(InvalidRequest):
+        call(client)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"by": "\ud800"},
+        {"timeout": float("nan")},
+        {"timeout": -1},
+        {"timeout": None},
+        {"queue_limit": 0},
+        {"queue_limit": "many"},
+        {"redis": None},
+        {"redis": b"redis://127.0.0.1"},
+    ],
+    ids=str,
+)
+def test_a_client_that_cannot_work_is_refused(wrong: dict[str, Any], agent: str) -> None:
+    with pytest.raises(InvalidRequest):
+        Client(agent, **{"redis": "redis://127.0.0.1:1", **wrong})
+
+
+def test_a_client_that_is_forgotten_ends_its_thread_without_a_word(
+    redis_url: str, agent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def threads() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "greenroom-client"}
+
+    def use() -> None:
+        forgotten = Client(agent, redis=redis_url)
+        forgotten.play("42")
+        next(forgotten.signals(follow=True))
+
+    before = threads()
+    for _ in range(3):
+        use()
+    gc.collect()
+    for thread in threads() - before:
+        thread.join(60)
+        assert not thread.is_alive()
+    gc.collect()
+    assert caplog.messages == []

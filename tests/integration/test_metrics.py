@@ -508,6 +508,14 @@ def test_the_age_of_the_oldest_is_of_messages_that_wait_not_of_those_at_work(
     assert held == pytest.approx(5000, abs=WAIT_S)
     client.send("live", "next")
     assert 0 < (oldest()[0] or 0) < WAIT_S
+    with redis_py.Redis.from_url(redis_url) as raw:  # a room that waits behind a cycle that runs for long
+        ms, us = raw.time()
+        first, second = (f"{ms * 1_000_000 + us - ago_s * 1_000_000}-0" for ago_s in (9000, 7000))
+        for entry in (first, second):
+            raw.xadd(keys.messages("behind"), {"body": b"\xc0"}, id=entry)
+        raw.hset(keys.room("behind"), mapping={"processing": first, "cycle": "1"})
+        raw.sadd(keys.held, "behind")
+    assert oldest()[1] == pytest.approx(7000, abs=WAIT_S)
 
 
 def test_a_scrape_looks_at_few_rooms_however_many_there_are_and_estimates_the_rest(

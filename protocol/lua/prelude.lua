@@ -415,6 +415,7 @@ end
 -- Whether the worker that ran this cycle has a newer incarnation, which joined since: both numbers are of one clock. Asked when
 -- much is written already, so that nothing may fail here.
 local function superseded(h, ticket)
+  if not h.owner then return false end
   local newest = redis.pcall('HGET', G .. ':worker:' .. h.owner, 'incarnation')
   return type(newest) == 'string' and (whole(newest) or 0) > tonumber(ticket)
 end

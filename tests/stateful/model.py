@@ -260,9 +260,12 @@ class Account:
         room.send("dead", message, room.settled, 0, why=error)
         room.end_message(message, "dead")
 
+    def _superseded(self, room: Room, cycle: Cycle) -> bool:
+        """Whether whoever ran the cycle has begun anew since."""
+        return not cycle.adopted and self.leases.get(room.owner, 0) > cycle.ticket
+
     def _go_on(self, room: Room, cycle: Cycle, *, take_next: bool) -> Expected:
-        superseded = self.leases.get(room.owner, 0) > cycle.ticket
-        if take_next and not cycle.adopted and not superseded:
+        if take_next and not cycle.adopted and not self._superseded(room, cycle):
             return self._take(room, str(cycle.ticket))
         room.remember(str(cycle.ticket), ("released", ""))
         return ("released", "")
@@ -315,7 +318,7 @@ class Account:
             room.send("failed", cycle.message, ticket, seq, why=error)
             wait = retry_ms if room.charged < self.terms.max_attempts else 0
             room.retry = wait > 0
-            if take_next and self.may_run(room):
+            if take_next and self.may_run(room) and not self._superseded(room, cycle):
                 room.remember(str(ticket), ("failed", str(wait)))
                 return ("failed", str(wait))
         return self._go_on(room, cycle, take_next=take_next)

@@ -108,6 +108,8 @@ class AsyncClient(AsyncReads):
         self._redis = connect(redis, self._keys.root)
         self._by = _check_note(by, "by") if by is not None else _whoami()
         self._queue_limit = queue_limit
+        # How long Redis knows a request: longer than it is repeated, which goes on for the patience.
+        self._known_s = OWN_KEY_TTL_S + int(min(timeout, USER_KEY_TTL_S))
         self._timeout_s = timeout
         self._opened: tuple[Store, Wakeups] | None = None
         self._closed = False
@@ -166,8 +168,7 @@ class AsyncClient(AsyncReads):
     async def _enqueue(self, room: str, body: Any, key: str | None) -> Enqueued:
         check_room(room)
         data = codec.encode(body)
-        # A key of one's own must outlast the repetitions, which go on for the patience.
-        ttl = USER_KEY_TTL_S if key is not None else OWN_KEY_TTL_S + int(min(self._timeout_s, USER_KEY_TTL_S))
+        ttl = USER_KEY_TTL_S if key is not None else self._known_s
         key = uuid.uuid4().hex if key is None else check_name(key, "key")
         answer, short = await _durably(self._store.enqueue(room, data, key=key, key_ttl_s=ttl, limit=self._queue_limit))
         if isinstance(answer, Enqueued):
@@ -230,7 +231,7 @@ class AsyncClient(AsyncReads):
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
-        request = self._store.discard(check_room(room), _check_message(message), uuid.uuid4().hex)
+        request = self._store.discard(check_room(room), _check_message(message), uuid.uuid4().hex, ttl_s=self._known_s)
         answer, short = await _durably(request)
         if answer.word == "processing":
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
@@ -249,7 +250,7 @@ class AsyncClient(AsyncReads):
         check_name(name, "relay name")
         request, word = uuid.uuid4().hex, "more"
         while word == "more":
-            answer, short = await _durably(self._store.forget_relay(name, request))
+            answer, short = await _durably(self._store.forget_relay(name, request, ttl_s=self._known_s))
             word = answer.word
         if word == "runs":
             raise RelayRuns(f"relay {name} runs as {answer.detail}: end it first")
@@ -264,7 +265,8 @@ class AsyncClient(AsyncReads):
             NotFound: there is no such dead letter.
             NotReplicated: with ``durability``: it was put back, and may be a dead letter again.
         """
-        answer, short = await _durably(self._store.requeue(check_entry(letter_id, "dead letter"), uuid.uuid4().hex))
+        letter = check_entry(letter_id, "dead letter")
+        answer, short = await _durably(self._store.requeue(letter, uuid.uuid4().hex, ttl_s=self._known_s))
         if answer is None:
             raise NotFound(f"no dead letter {letter_id}")
         return _confirmed(answer, short)
@@ -276,7 +278,8 @@ class AsyncClient(AsyncReads):
             NotFound: there is no such dead letter.
             NotReplicated: with ``durability``: it was dropped, and may be there again.
         """
-        answer, short = await _durably(self._store.drop(check_entry(letter_id, "dead letter"), uuid.uuid4().hex, self._by))
+        letter = check_entry(letter_id, "dead letter")
+        answer, short = await _durably(self._store.drop(letter, uuid.uuid4().hex, self._by, ttl_s=self._known_s))
         if answer.word == "unknown":
             raise NotFound(f"no dead letter {letter_id}")
         _confirmed(None, short)

@@ -29,8 +29,10 @@ from greenroom import (
     ThreadCycle,
 )
 from greenroom.protocol import outbox
+from greenroom.protocol.keys import Keys
 from integration.agents import WAIT_S, Director, asked, eventually, run
 from integration.conftest import Running
+from integration.receiver import Relaying
 
 # What an ask answers (row 31). -------------------------------------------------------------------------------
 
@@ -371,6 +373,22 @@ def test_a_call_gives_up_after_the_clients_timeout_when_redis_cannot_be_reached(
                 assert isinstance(answer, RedisUnavailable)
 
     run(test)
+
+
+def test_a_request_is_known_for_longer_than_it_is_repeated(
+    relaying: Relaying, redis_url: str, redis: redis_py.Redis, keys: Keys, agent: str
+) -> None:
+    """Else one whose answer was lost would, after a long outage, be told that there is no such message."""
+    relaying().stop()
+    with Client(agent, redis=redis_url, timeout=500) as patient:
+        patient.discard("42", patient.send("42", "hello"))
+        letters: Any = [redis.xadd(keys.dead, {"room": "43", "message": "1-0", "body": "x"}) for _ in range(2)]
+        patient.requeue(letters[0])
+        patient.drop(letters[1])
+        patient.forget_relay("relay")
+    known = list(redis.scan_iter(f"{keys.root.replace('{', '[{]')}:seen:*"))
+    assert len(known) == 5
+    assert min(redis.ttl(key) for key in known) > 500
 
 
 # What cannot be used. -------------------------------------------------------------------------------------

@@ -235,8 +235,12 @@ local function unready(h)
   h.ready, h.owner, h.claims = nil, nil, nil
 end
 
-local function end_cycle(h)
-  if h.cycle then h.settled = h.cycle end
+-- The ticket of the last cycle that has ended, for outputs and events of its message. One that died with its worker has a mark:
+-- what that worker still sends for it was not answered before, and is fenced.
+local function last_ticket(h) return h.settled and h.settled:match('^%d+') or '0' end
+
+local function end_cycle(h, died)
+  if h.cycle then h.settled = h.cycle .. (died and '!' or '') end
   h.cycle, h.seq, h.shield, h.abort, h.deferred, h.abort_cid, h.claimed_at = nil, nil, nil, nil, nil, nil, nil
 end
 
@@ -316,7 +320,7 @@ local function answered(h, request)
 end
 
 local function dead_letter(h, id, fields, error)
-  local ticket = h.settled or '0'
+  local ticket = last_ticket(h)
   local own, said = {}, { room = h.room, message = id, attempts = h.attempt or 0, error = error, died_at = now }
   for i = 1, math.min(#fields, FIELDS_MAX), 2 do -- a message that was written by hand may have any, and too many
     if not said[fields[i]] then own[#own + 1], own[#own + 2] = fields[i], fields[i + 1] end
@@ -343,7 +347,7 @@ local function bury(h)
       cycle_event('cycle.crashed', h, id, ticket, 'attempt', h.attempt)
     end
   end
-  end_cycle(h)
+  end_cycle(h, true)
   if abort == 'interrupt' then consume(h, id, ticket, seq) end
 end
 
@@ -360,7 +364,7 @@ end
 -- it is for any worker. Said once only, however often it is tried: `news` is for who is to log it.
 local function put_off(h, id, why, wait)
   if h.last_error ~= why then
-    cycle_event('message.newer', h, id, h.settled or '0', 'error', why)
+    cycle_event('message.newer', h, id, last_ticket(h), 'error', why)
     h.news = why
   end
   h.last_error = why

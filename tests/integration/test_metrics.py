@@ -363,6 +363,21 @@ def test_a_lost_lease_and_the_effects_that_are_fenced_then(
     replay.finish()
 
 
+def test_a_commit_that_comes_too_late_is_a_fenced_effect(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys, paging: Paging
+) -> None:
+    loses = running(director.agent(), lease=LONG_LEASE)
+    lost = Watched(paging(loses))
+    client.send("1", "wait")
+    run = director.run("1")
+    redis.delete(keys.worker(loses.name))
+    running(director.agent())
+    replay = director.run("1")
+    run.finish("too late")
+    lost.grown({"fenced_effects_total": 1, **CYCLE})
+    replay.finish()
+
+
 def test_connections_that_were_opened_again(director: Director, redis_dir: Path, agent: str, paging: Paging) -> None:
     with (
         RedisServer(redis_dir) as server,

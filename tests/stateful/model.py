@@ -75,6 +75,7 @@ class Room:
     steps: dict[str, bytes] = field(default_factory=dict)
     outbox: list[Output] = field(default_factory=list)
     settled: int = 0
+    died: bool = False  # the cycle of that ticket, with its worker
     owner: str = ""  # who claimed it last
     request: str = ""
     answer: Expected | None = None
@@ -95,7 +96,7 @@ class Room:
     def end_cycle(self) -> Cycle:
         assert self.live is not None
         cycle, self.live = self.live, None
-        self.settled = cycle.ticket
+        self.settled, self.died = cycle.ticket, False
         return cycle
 
     def refused(self, ticket: int) -> str:
@@ -201,7 +202,7 @@ class Account:
             if room.answer is not None:
                 return room.answer
             return self._grant(room) if room.live else ("lost", "")
-        return ("settled", "") if room.settled and str(room.settled) == request else None
+        return ("settled", "") if room.settled and str(room.settled) == request and not room.died else None
 
     def _grant(self, room: Room) -> Expected:
         assert room.live is not None
@@ -225,6 +226,7 @@ class Account:
     def _bury(self, room: Room) -> None:
         """A cycle whose worker died: invariant 6 charges it, unless it had been aborted."""
         cycle = room.end_cycle()
+        room.died = True
         if cycle.abort == "interrupt" or (not cycle.abort and cycle.deferred == "interrupt"):
             room.consume(cycle.message, cycle.ticket, cycle.seq + 1)
         elif cycle.abort == "stop":

@@ -137,7 +137,7 @@ def test_large_and_small_entries_are_all_read_in_their_order(
 ) -> None:
     """In pages of about 1 MiB: Redis holds a whole page in memory until it is sent."""
     sizes = [400_000] * 25 + [10] * 300 + [900_000] * 5 + [10] * 30
-    said = {"room": "42", "attempts": "1", "error": "no", "died_at": "2026-01-02T03:04:05.000Z"}
+    said: dict[Any, Any] = {"room": "42", "attempts": "1", "error": "no", "died_at": "2026-01-02T03:04:05.000Z"}
     for number, size in enumerate(sizes, 1):
         body = msgpack.packb([number, "x" * size])
         redis.xadd(keys.outbox("42"), {"kind": "chunk", "message": "1-0", "ticket": 1, "seq": number, "body": body})

@@ -156,10 +156,10 @@ def test_a_file_that_cannot_be_read_to_its_end_is_told(
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_command_works_whose_standard_streams_are_closed(closed: str, redis_url: str, agent: str) -> None:
     command = [sys.executable, "-m", "greenroom", "send", "42", "hello", "--agent", agent, "--redis", redis_url]
-    subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *command], timeout=60, check=True, capture_output=True)
+    subprocess.run(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *command], timeout=60, check=True, capture_output=True)
     assert queue(redis_url, agent, "42") == ["hello"]
     empty = [*command[:4], "--file", "-", *command[6:]]
-    subprocess.run(["sh", "-c", f'exec "$@" <&- {closed}', "sh", *empty], timeout=60, check=True, capture_output=True)
+    subprocess.run(["/bin/sh", "-c", f'exec "$@" <&- {closed}', "sh", *empty], timeout=60, check=True, capture_output=True)
     assert queue(redis_url, agent, "42") == ["hello"]
 
 

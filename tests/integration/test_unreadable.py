@@ -18,7 +18,8 @@ from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
 from greenroom.protocol.store import Backlog, Store
 from greenroom.supervisors import housekeeper
-from integration.agents import Director, events, eventually, run, wait_event, wait_output
+from integration.agents import Director, events, eventually, wait_event, wait_output
+from integration.agents import run as run_on_loop
 from integration.conftest import Running
 
 AT = "2026-01-02T03:04:05.000Z"
@@ -344,7 +345,7 @@ def backlog(url: str, keys: Keys) -> Backlog:
         found.append(await store.backlog(100))
         await store.close()
 
-    run(ask)
+    run_on_loop(ask)
     return found[0]
 
 

@@ -192,6 +192,8 @@ def translate(error: BaseException) -> RedisError:
         return RedisRefused(f"Redis is a cluster, and another of its nodes has this agent: use a cluster:// URL ({message})")
     if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
+    if not isinstance(error, redis_errors.ResponseError):
+        return RedisRefused(f"what answers there is not Redis, or speaks its protocol wrongly: {message}. Check the URL")
     return RedisRefused(f"Redis refuses: {message}")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socketserver
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from greenroom import (
     InvalidRequest,
     Kind,
     Message,
+    RedisError,
     RedisUnavailable,
     Reject,
     ThreadCycle,
@@ -456,3 +458,39 @@ def test_a_client_that_is_forgotten_ends_its_thread_without_a_word(
         assert not thread.is_alive()
     gc.collect()
     assert caplog.messages == []
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[bytes], str]]:
+    """Starts what is no Redis: it answers the first words of each connection with the same bytes. Answers its URL."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        answer = b""
+
+        def handle(self) -> None:
+            self.request.recv(1)
+            self.request.sendall(self.answer)
+
+    servers: list[socketserver.ThreadingTCPServer] = []
+
+    def start(answer: bytes) -> str:
+        handler = type("Answering", (Handler,), {"answer": answer})
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return f"redis://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b"\x00\xff", b":1\r\n" * 50, b""])
+def test_what_is_no_redis_ends_a_call_within_its_patience(
+    answer: bytes, answering: Callable[[bytes], str], agent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was waited for, for ever."""
+    with Client(agent, redis=answering(answer), timeout=0.2) as client, pytest.raises(RedisError):
+        client.overview()
+    assert len(caplog.messages) == 1, "said once"

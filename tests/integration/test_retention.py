@@ -325,6 +325,19 @@ def test_by_default_the_state_of_idle_rooms_is_kept(
 
 
 @pytest.mark.usefixtures("by_hand")
+def test_a_room_is_forgotten_after_as_long_as_is_said_and_not_before(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    running(director.agent(), retention=Retention(idle_rooms=HOUR))
+    for room in ("young", "old"):
+        remember(client, director, room)
+    seconds: Any = redis.time()
+    redis.zadd(keys.rooms, {"young": (seconds[0] - 1800) * 1000, "old": (seconds[0] - 5400) * 1000})
+    assert forgotten(client) == 1
+    assert [room.room for room in client.rooms()] == ["young"]
+
+
+@pytest.mark.usefixtures("by_hand")
 def test_nothing_that_is_under_way_is_forgotten(
     running: Running, director: Director, client: Client, relaying: Relaying, redis: redis_py.Redis, keys: Keys
 ) -> None:

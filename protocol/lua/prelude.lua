@@ -65,18 +65,18 @@ end
 
 local now = iso(now_ms)
 
+-- The whole number that a text says; nil when it is none, there is no text, or Lua and Redis would not agree on so great a one.
+local function whole(text) return text and #text <= 16 and text:match('^%d+$') and tonumber(text) or nil end
+
 -- The logical clock: source of message ids and tickets, so that both are ordered and never reused. It is never behind the
 -- server's time in microseconds: a Redis that has lost its last writes (a crash, a fail-over) must not give out again what a
 -- worker or a client still has from them. Exact up to 2^53, which is the year 2255.
 local now_us = time[1] * 1000000 + time[2]
 local function tick()
-  local value = math.max((tonumber(call('HGET', G, 'clock') or nil) or 0) + 1, now_us)
+  local value = math.max((whole(call('HGET', G, 'clock')) or 0) + 1, now_us)
   call('HSET', G, 'clock', string.format('%d', value))
   return value
 end
-
--- The whole number that a text says; nil when it is none, there is no text, or Lua and Redis would not agree on so great a one.
-local function whole(text) return text and #text <= 16 and text:match('^%d+$') and tonumber(text) or nil end
 
 -- What G says for nearly every script, read once: the mode, and what is to be kept.
 local about_agent = nil

@@ -349,6 +349,20 @@ def backlog(url: str, keys: Keys) -> Backlog:
     return found[0]
 
 
+@pytest.mark.parametrize("field", ["keep_by", "clock", "control_cursor"])
+@pytest.mark.parametrize("value", ["many", "", "-1", "1e3", "9" * 400])
+def test_a_number_of_the_agent_s_that_is_none_keeps_no_worker_from_its_work(
+    field: str, value: str, running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    """row 15: a worker did not start for its sake, and ids were no numbers"""
+    redis.hset(keys.root, field, value)
+    running(director.agent(), retention=Retention(outbox=7))
+    assert client.ask("42", "hello") == "hello"
+    assert client.ask("42", "again") == "again"
+    assert client.stop("42")[0].outcome is Outcome.APPLIED
+    assert redis.hget(keys.root, "keep_outbox") == "7"
+
+
 @pytest.mark.parametrize("score", ["inf", "-inf", "-5e300", "5e300"])
 def test_an_agent_is_looked_at_beside_a_ticket_that_is_none(
     score: str, client: Client, redis: redis_py.Redis, keys: Keys

@@ -265,6 +265,8 @@ def test_the_oldest_dead_letters_beyond_the_limit_are_dropped_with_an_event_and_
         messages = die(client, director, "42", 5)
         wait_event(redis, agent, "message.dropped", room="42", message=f"{messages[1]}-0")
         eventually(lambda: sum("message.dropped" in line for line in caplog.messages) == 2, "two warnings")
+    told = [line.split() for line in caplog.messages if "message.dropped" in line]
+    assert all("error=Reject" in words for words in told), "of what it died, and none of its words"
     assert [letter.message for letter in client.dead_letters()] == messages[2:]
     dropped = events(redis, agent, "message.dropped")
     assert [(row["room"], row["message"]) for row in dropped] == [("42", f"{message}-0") for message in messages[:2]]

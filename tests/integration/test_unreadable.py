@@ -349,6 +349,14 @@ def backlog(url: str, keys: Keys) -> Backlog:
     return found[0]
 
 
+def test_a_room_that_is_in_line_many_times_is_listed_once(client: Client, redis: redis_py.Redis, keys: Keys) -> None:
+    """As one is that moves while the rooms are read, page by page."""
+    client.send("42", "hello")
+    for _ in range(300):
+        redis.xadd(keys.ready, {"room": "42"})
+    assert [room.room for room in client.rooms(phase="queued")] == ["42"]
+
+
 @pytest.mark.parametrize("field", ["keep_by", "clock", "control_cursor"])
 @pytest.mark.parametrize("value", ["many", "", "-1", "1e3", "9" * 400])
 def test_a_number_of_the_agent_s_that_is_none_keeps_no_worker_from_its_work(

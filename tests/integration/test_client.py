@@ -393,6 +393,15 @@ def test_a_request_is_known_for_longer_than_it_is_repeated(
     assert min(redis.ttl(key) for key in known) > 500
 
 
+def test_no_more_rooms_are_told_than_are_wanted_over_all_pages(client: Client) -> None:
+    client.stop(*(f"room-{number}" for number in range(450)))
+    assert [len(list(client.rooms(limit=limit))) for limit in (0, 1, 199, 200, 201, 399, 450, 451)] == [
+        *(0, 1, 199, 200, 201, 399, 450, 450)
+    ]
+    in_order = sorted(f"room-{number}" for number in range(450))
+    assert [room.room for room in client.rooms(sort="room", limit=250)] == in_order[:250]
+
+
 # What cannot be used. -------------------------------------------------------------------------------------
 
 

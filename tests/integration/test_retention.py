@@ -129,6 +129,14 @@ def test_the_newest_workers_word_counts_and_redis_shows_it(
     assert kept(redis, keys) == DEFAULTS
 
 
+def test_who_has_no_lease_has_no_say(client: Client, redis: redis_py.Redis, keys: Keys) -> None:
+    async def retain() -> str:
+        return (await client._client._store.retain("gone", 10**15, Retention(dead=1))).word
+
+    assert client._run(retain()) == "lost"
+    assert not redis.hexists(keys.root, "keep_dead")
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_redis_that_has_lost_what_is_to_be_kept_is_told_again(
     running: Running, director: Director, redis: redis_py.Redis, keys: Keys

@@ -237,6 +237,23 @@ async def check_server(redis: Redis) -> list[str]:
     return [str(finding) for finding in found if finding.severity is Severity.WARNING]
 
 
+class Outage:
+    """Of one who connects again and again: which errors have been told since it worked last. Each try is no news."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def is_news(self, error: BaseException) -> bool:
+        words = str(error)
+        if words in self._told:
+            return False
+        self._told.add(words)
+        return True
+
+    def over(self) -> None:
+        self._told.clear()
+
+
 async def back_off(failures: int, *, first_s: float = 0.05, most_s: float = 2.0) -> None:
     """Sleep before the next attempt to connect: exponential, with full jitter, and 2 s at the most."""
     await asyncio.sleep(random.uniform(0.2, 1.0) * min(most_s, first_s * 2 ** min(failures, 10)))

@@ -189,6 +189,9 @@ class Client:
     def status(self, room: str) -> RoomStatus:
         return self._run(self._client.status(room))
 
+    def last_output(self, room: str) -> Output | None:
+        return self._run(self._client.last_output(room))
+
     def rooms(
         self,
         *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from .protocol.connect import DEFAULT_REDIS
@@ -10,6 +11,12 @@ from .protocol.errors import InvalidRequest, RedisUnavailable
 from .protocol.server import RedisServer
 
 URL_VARIABLE = "GREENROOM_REDIS_URL"
+
+
+def is_default(arguments: Sequence[str]) -> bool:
+    """Whether a command with these arguments talks to the usual address because nobody has named another."""
+    named = any(word.startswith(("--redis", "--embedded")) for word in arguments)
+    return not named and not os.environ.get(URL_VARIABLE)
 
 
 def server_of(redis: str | None, embedded: Path | None) -> str | RedisServer:

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from greenroom import Client, Kind, Phase
+import greenroom
+from greenroom import Client, Kind, Phase, RedisUnavailable
+from greenroom.commands import rooms, run
 from greenroom.protocol.server import RedisServer
 from integration.agents import Director, wait_output
 from integration.command import Shell
@@ -483,6 +485,32 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(arguments: list[str], words
 def test_the_agents_name_must_be_given(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GREENROOM_AGENT")
     assert "--agent" in shell.refused("status", code=2)
+
+
+def test_the_version_is_told(shell: Shell) -> None:
+    assert shell("--version") == (f"greenroom {greenroom.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [["status"], ["run", "json:JSONDecoder"]])
+def test_who_has_named_no_redis_is_told_so_when_the_usual_one_is_not_there(
+    command: list[str], shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RedisUnavailable("nothing there")
+
+    monkeypatch.delenv("GREENROOM_REDIS_URL")
+    monkeypatch.setattr(rooms, "client_of", refuse)
+    monkeypatch.setattr(run, "load_agent", refuse)
+    _, err = shell(*command, code=3)
+    assert err.splitlines() == [
+        "greenroom: nothing there",
+        "greenroom: redis://127.0.0.1:6379/0 was tried, since no other was named: "
+        "--redis URL, $GREENROOM_REDIS_URL or --embedded DIR",
+    ]
+    assert shell.refused(*command, "--redis", "redis://127.0.0.1:6379", code=3)
+    assert shell.refused(*command, "--embedded=data", code=3)
+    monkeypatch.setenv("GREENROOM_REDIS_URL", "redis://127.0.0.1:6379")
+    assert shell.refused(*command, code=3)
 
 
 def test_help_is_what_the_bare_command_prints(shell: Shell) -> None:

@@ -1,0 +1,107 @@
+"""Why does it not answer? What an ask that ran out of time, and ``greenroom status ROOM``, say of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import redis as redis_py
+
+from greenroom import AskTimeout, Backoff, Client, Phase
+from greenroom.protocol.keys import Keys
+from integration.agents import Director, abandon, eventually, wait_output
+from integration.command import Shell
+from integration.conftest import Running
+
+from helpers import unique
+
+HOUR = timedelta(hours=1)
+LATE_S = 0.05
+
+
+def told(client: Client, body: str = "hello") -> str:
+    """What an ask of room 42 says when it is not answered in time."""
+    with pytest.raises(AskTimeout, match="the message stays in its queue: ") as late:
+        client.ask("42", body, timeout=LATE_S)
+    return str(late.value)
+
+
+def why(shell: Shell) -> str:
+    facts = dict(line.split(": ", 1) for line in shell("status", "42")[0].splitlines())
+    return facts.get("why", "")
+
+
+def test_that_no_worker_runs(client: Client, shell: Shell) -> None:
+    assert f"no worker of the agent {client.agent} is running" in told(client)
+    assert why(shell) == f"no worker of the agent {client.agent} is running"
+
+
+def test_that_the_room_is_held_by_whom_and_why(running: Running, director: Director, client: Client, shell: Shell) -> None:
+    running(director.agent())
+    client.stop("42", by="ann", reason="wrong answers")
+    assert "the room is held until play: stop by ann at 20" in told(client)
+    assert why(shell).endswith("Z, because: wrong answers")
+
+
+def test_that_the_whole_agent_is_held(running: Running, director: Director, client: Client, shell: Shell) -> None:
+    running(director.agent())
+    client.pause(everywhere=True, by="ann")
+    assert "the whole agent is held until play: pause by ann at 20" in told(client)
+    assert why(shell).startswith("the whole agent is held")
+
+
+def test_that_its_cycle_runs_and_where_or_that_of_a_message_before_it(
+    running: Running, director: Director, client: Client, shell: Shell
+) -> None:
+    name = unique("worker")
+    running(director.agent(), name=name)
+    assert ": its cycle has been running since 20" in (said := told(client, "wait"))
+    assert f"Z on worker {name} (process " in said
+    first = client.status("42").processing
+    assert f": message {first} is before it: its cycle has been running since 20" in told(client)
+    assert why(shell).startswith("its cycle has been running since 20")
+
+
+def test_that_it_failed_of_what_and_when_it_is_tried_again(
+    running: Running, director: Director, client: Client, shell: Shell
+) -> None:
+    running(director.agent(retry=Backoff(first=HOUR, most=HOUR)))
+    message = client.send("42", "fail: out of luck")
+    eventually(lambda: client.status("42").phase is Phase.BACKOFF, "it waits for its retry")
+    assert (
+        f": message {message} is before it: attempt 1 failed (RuntimeError: fail: out of luck), and it is tried again at 20"
+        in told(client)
+    )
+    assert why(shell).startswith("attempt 1 failed (RuntimeError: fail: out of luck)")
+
+
+def test_that_the_worker_at_it_is_gone(running: Running, director: Director, client: Client, shell: Shell) -> None:
+    name = unique("worker")
+    system = running(director.agent(), name=name, lease=timedelta(seconds=1))
+    client.send("42", "wait")
+    director.run("42")
+    abandon(system)
+    eventually(lambda: not any(worker.alive for worker in client.workers()), "its lease has run out")
+    assert f"on worker {name}, which is gone: another one takes the room over" in told(client)
+    assert f"on worker {name}, which is gone" in why(shell)
+
+
+def test_a_room_without_work_says_what_it_has_said_last(
+    running: Running, director: Director, client: Client, shell: Shell
+) -> None:
+    running(director.agent(max_attempts=1))
+    assert "last" not in shell("status", "42")[0]
+    message = client.send("42", "fail: out of luck")
+    wait_output(client, "42", lambda output: output.final)
+    out, _ = shell("status", "42")
+    assert "why: " not in out
+    assert f"last: dead of message {message} at 20" in out
+    assert out.rstrip().endswith("RuntimeError: fail: out of luck")
+
+
+def test_an_output_that_greenroom_did_not_write_is_none(
+    client: Client, shell: Shell, redis: redis_py.Redis, keys: Keys
+) -> None:
+    redis.xadd(keys.outbox("42"), {"kind": "nonsense"})
+    assert client.last_output("42") is None
+    assert "last" not in shell("status", "42")[0]

@@ -543,3 +543,18 @@ def test_client_commands_find_the_embedded_server_and_start_none(shell: Shell, r
         with Client(os.environ["GREENROOM_AGENT"], redis=server.url) as client:
             assert client.status("42").phase is Phase.QUEUED
     shell.refused("status", "--embedded", str(redis_dir), code=3)
+
+
+def test_the_embedded_server_may_be_named_by_a_variable_and_a_url_comes_before_it(
+    shell: Shell, client: Client, redis_dir: Path, monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
+    monkeypatch.setenv("GREENROOM_EMBEDDED", str(redis_dir))
+    shell("send", "42", "by the URL's variable")
+    monkeypatch.delenv("GREENROOM_REDIS_URL")
+    shell("send", "42", "by its option", "--redis", redis_url)
+    assert client.status("42").waiting == 2
+    assert f"no embedded Redis runs in {redis_dir}" in shell.refused("status", code=3)
+    with RedisServer(redis_dir):
+        shell("send", "42", "hello")
+        assert shell.json("status", "42")[0]["waiting"] == 1
+    assert "no embedded Redis runs in" in shell.refused("status", "--embedded", str(redis_dir), code=3)

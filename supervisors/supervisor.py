@@ -224,7 +224,9 @@ class Supervisor(Answering):
         delay_s = child.history.next_delay_s(now_s)
         if spent or delay_s is None:
             log.error("child.failed_too_often", child=name, exc_info=failure)
-            error = BudgetSpent(f"{name} failed too often: {failure!r}")
+            error = BudgetSpent(
+                f"{name} failed too often: {failure!r}" if failure else f"{name} was stopped too often from outside"
+            )
             error.__cause__ = failure
             self._close(error)
             return

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import signal
-import stat
 import subprocess
 import sys
 import tomllib
@@ -21,7 +20,7 @@ import pages
 from greenroom import ActorSystem, Client
 from greenroom.protocol.server import RedisServer, find_cli
 from integration.agents import Director, eventually
-from integration.command import Process
+from integration.command import Process, wrapped
 from pages import block
 
 from helpers import unique
@@ -103,19 +102,11 @@ def test_it_can_be_told_in_one_screen_what_it_is_and_how_it_is_tried() -> None:
     assert len(README.read_text().splitlines()) < 200
 
 
-def _command(folder: Path, name: str, *words: str) -> dict[str, str]:
-    """An environment in which the command of that name runs these words."""
-    wrapper = folder / name
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
-
-
 def _redis_cli(folder: Path, url: str) -> dict[str, str]:
     """An environment in which plain ``redis-cli`` talks to that server, as it does to a local one on the usual port."""
     cli = find_cli()
     assert cli is not None
-    return _command(folder, "redis-cli", str(cli), "-u", url)
+    return wrapped(folder, "redis-cli", str(cli), "-u", url)
 
 
 def test_each_redis_cli_line_answers_as_the_readme_says(server: RedisServer, tmp_path: Path) -> None:
@@ -213,7 +204,7 @@ def _follow(line: str, folder: Path, env: Mapping[str, str]) -> str:
 
 
 def test_each_greenroom_line_does_what_the_readme_says(folder: Path, tmp_path: Path) -> None:
-    env = _command(tmp_path, "greenroom", sys.executable, "-P", "-m", "greenroom") | {"PYTHONPATH": str(ROOT / "src")}
+    env = wrapped(tmp_path, "greenroom", sys.executable, "-P", "-m", "greenroom") | {"PYTHONPATH": str(ROOT / "src")}
     for name in ("GREENROOM_AGENT", "GREENROOM_EMBEDDED", "GREENROOM_REDIS_URL"):
         env.pop(name, None)  # the README says how they are set
     expected = {

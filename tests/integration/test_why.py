@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import redis as redis_py
@@ -12,6 +14,7 @@ from greenroom.protocol.keys import Keys
 from integration.agents import Director, abandon, eventually, wait_output
 from integration.command import Shell
 from integration.conftest import Running
+from pages import rows
 
 from helpers import unique
 
@@ -62,6 +65,14 @@ def test_that_its_cycle_runs_and_where_or_that_of_a_message_before_it(
     assert why(shell).startswith("its cycle has been running since 20")
 
 
+def test_that_all_workers_are_at_work_elsewhere(running: Running, director: Director, client: Client, shell: Shell) -> None:
+    running(director.agent(), max_rooms=1)
+    client.send("other", "wait")
+    director.run("other")
+    assert ": no worker has taken the room yet" in told(client)
+    assert why(shell) == "no worker has taken the room yet"
+
+
 def test_that_it_failed_of_what_and_when_it_is_tried_again(
     running: Running, director: Director, client: Client, shell: Shell
 ) -> None:
@@ -105,3 +116,11 @@ def test_an_output_that_greenroom_did_not_write_is_none(
     redis.xadd(keys.outbox("42"), {"kind": "nonsense"})
     assert client.last_output("42") is None
     assert "last" not in shell("status", "42")[0]
+
+
+def test_what_the_page_on_operations_lists_is_tested_above() -> None:
+    tested = Path(__file__).read_text().partition("def test_what_the_page")[0]
+    listed = [cells[0].strip("`") for cells in rows("docs/operations.md", "It does not answer")]
+    assert len(listed) == 8
+    for phrase in listed:
+        assert all(part in tested for part in re.split(r" ?…,? ?", phrase)), phrase

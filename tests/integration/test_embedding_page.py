@@ -237,7 +237,7 @@ def test_code_runs_on_the_threads_that_the_table_names(running: Running, redis_u
     }
     named = {cells[0].strip("`") for cells in rows(PAGE, "Which thread runs what")}
     assert {name.replace("look-up", "<name>").replace(ticket, "<ticket>") for name in there.values()} < named
-    assert named - {"greenroom-cycle-<ticket>", "greenroom-step-<name>", "greenroom-on-end"} <= threads
+    assert {"greenroom-control", "greenroom-user", "greenroom-client"} <= named & threads
 
 
 def test_a_stop_of_all_pykka_actors_ends_a_system_and_reaches_the_host(running: Running, director: Director) -> None:

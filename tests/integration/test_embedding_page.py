@@ -227,6 +227,7 @@ def test_code_runs_on_the_threads_that_the_table_names(running: Running, redis_u
             client.ask("1", "hello")
             wait_for(told, "the listener was told")
             threads = {thread.name for thread in threading.enumerate()}
+    eventually(lambda: "on_end" in there, "the host is told of the end")
     ticket = there.pop("ticket")
     assert there == {
         "step": "greenroom-step-look-up",

@@ -1,0 +1,63 @@
+"""What a stage stands on: the system under test, which can be ended and started again, and what it was heard to do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from ..actors.agent import Agent
+from .story import LoggedTrouble
+from .system import AT_ONCE, HELD, Begun, StagedSystem, abandon
+
+
+class Rig:
+    """All of it may be called from any thread, one call at a time; ``start``, ``restart``, ``crash`` and ``stop`` block."""
+
+    def __init__(
+        self, agent_class: type[Agent], agent: str, url: str, *, hold_retries: bool, timeout_s: float, options: dict[str, Any]
+    ) -> None:
+        self.agent = agent
+        self.url = url
+        self.timeout_s = timeout_s
+        self.holds_retries = hold_retries
+        self.begun = Begun()
+        self.trouble = LoggedTrouble(agent)
+        self.system: StagedSystem | None = None
+        self._agent_class = agent_class
+        self._options = {
+            "name": "worker",
+            "note": self.begun.note,
+            "retry": HELD if hold_retries else AT_ONCE,
+            **options,
+            "agent": agent,
+            "redis": url,
+        }
+
+    def start(self) -> None:
+        self.system = StagedSystem(self._agent_class, **self._options).start()
+
+    def stop(self) -> None:
+        system, self.system = self.system, None
+        if system is not None:
+            system.stop(timedelta(0))
+
+    def crash(self) -> None:
+        system, self.system = self.system, None
+        self.begun.forget()
+        if system is not None:
+            abandon(system)
+
+    def restart(self) -> None:
+        self.stop()
+        self.begun.forget()
+        self.start()
+
+    def check(self) -> None:
+        """Raise what the system has ended with, if it has by itself."""
+        if self.system is not None:
+            self.system.wait(0)
+
+    def wake(self, room: str) -> None:
+        """A retry of the room is due."""
+        if self.system is not None:
+            self.system.wake(room)

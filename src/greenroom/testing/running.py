@@ -16,7 +16,7 @@ from .rig import Rig
 from .server import embedded_redis, shared_url
 from .stage import AsyncStage, Stage
 
-FORGET_S = 5.0
+FORGET_S = 2.0
 
 _numbers = itertools.count(1)
 

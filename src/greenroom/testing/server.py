@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 from ..protocol.server import RedisServer
 
-# Reads until its other end is closed: by the kernel, when the process that holds it is gone.
-_GUARD = 'read -r _; kill -9 "$1"'
+# Waits until its standard input is closed: by the kernel, when the process that has the other end is gone.
+_GUARD = 'read -r _; kill -9 "$1"; rm -rf "$2"'
 
 
 class _GuardedServer(RedisServer):
-    """A server that does not outlive this process, not even by a kill -9 of it."""
+    """A server that does not outlive this process, and neither does its folder: not even a kill -9 of it."""
 
     _guard: subprocess.Popen[bytes] | None = None
     _guarded = 0
@@ -26,7 +26,7 @@ class _GuardedServer(RedisServer):
         super().start()
         if self._guarded != self.pid:
             self._unguard()
-            words = ["/bin/sh", "-c", _GUARD, "guard", str(self.pid)]
+            words = ["/bin/sh", "-c", _GUARD, "guard", str(self.pid), str(self.directory)]
             self._guard = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
             )

@@ -75,6 +75,16 @@ class Thread(Agent):
         return f"{message.body}, attempt {message.attempt}"
 
 
+class Stubborn(Agent):
+    """Does not end before it is let go."""
+
+    abort_timeout = HOURS
+    let_go = threading.Event()
+
+    def respond(self, message: Message, cycle: ThreadCycle) -> None:
+        assert self.let_go.wait(WAIT_S)
+
+
 @pytest.fixture
 def stage() -> Iterator[Stage]:
     with running(Talker) as stage:
@@ -216,6 +226,18 @@ def test_a_cycle_that_has_begun_is_one_that_can_still_be_aborted(stage: Stage) -
     assert [receipt.outcome for receipt in stage.interrupt("42")] == [Outcome.APPLIED]
     assert stage.wait_event("cycle.interrupted", "42").code == "cancelled"
     assert stage.ask("42", "hello") == "you said hello"
+
+
+def test_a_cycle_that_was_aborted_does_not_count_as_begun_while_its_code_goes_on() -> None:
+    Stubborn.let_go.clear()
+    with running(Stubborn) as stage:
+        stage.send("42", "hello")
+        stage.wait_begun("42")
+        stage.interrupt("42")
+        stage._rig.timeout_s = SOON_S
+        with pytest.raises(AssertionError, match="a cycle of room 42 has begun"):
+            stage.wait_begun("42")
+        Stubborn.let_go.set()
 
 
 def test_a_wait_that_fails_says_what_did_happen_and_where_the_agent_raised() -> None:
@@ -427,6 +449,10 @@ def test_a_retry_that_is_let_go_while_nothing_runs_comes_with_the_restart() -> N
         stage.wait_event("cycle.failed", "42")
         stage.crash()
         stage.retry("42")
+        stage._rig.timeout_s = SOON_S
+        with pytest.raises(AssertionError, match="room 42 waits for a retry"):  # it has been let go
+            stage.retry("42")
+        stage._rig.timeout_s = WAIT_S
         stage.restart()
         stage.wait_event("cycle.failed", "42", attempt=2)
 

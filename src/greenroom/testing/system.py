@@ -103,7 +103,7 @@ class _NotedStarter:
 class StagedSystem(ActorSystem):
     """``note`` is told of each cycle that begins; ``retry`` is in the place of the agent's own. The rest as for ActorSystem."""
 
-    def __init__(self, agent_class: type[Agent], *, note: Note, retry: Backoff, **options: Any) -> None:
+    def __init__(self, agent_class: type[Agent], note: Note, retry: Backoff, /, **options: Any) -> None:
         super().__init__(agent_class, **options)
         self._spec = replace(self._spec, retry=retry)
         self._note = note

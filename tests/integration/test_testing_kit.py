@@ -329,8 +329,14 @@ def test_redis_that_is_gone_for_good_holds_up_neither_the_message_nor_the_end_of
             stage.wait_event("message.dead", "42")
 
 
-def test_where_nobody_has_configured_logging_warnings_are_shown_as_ever(stage: Stage) -> None:
-    assert logging.getLogger("greenroom").handlers == []
+def test_logging_is_as_the_tests_have_configured_it() -> None:
+    """One handler more, and Python would not show warnings by itself where nobody has configured any."""
+    logger = logging.getLogger("greenroom")
+    before = list(logger.handlers), list(logger.filters), logger.level, logger.propagate
+    with running(Talker) as stage:
+        stage.ask("42", "fail")
+        assert (list(logger.handlers), logger.level, logger.propagate) == (before[0], *before[2:])
+    assert (list(logger.handlers), list(logger.filters), logger.level, logger.propagate) == before
 
 
 # Crashes and restarts. ------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from .cycle import BaseCycle, Cycle, ThreadCycle
 from .interruption import Code, Interruption
 from .link import Link
 from .loop import LoopThread
+from .room_events import Cancelled, Closed, Failed, Finished
 from .state import StateTooNew
 from .threads import call, start_thread
-from .transitions import Cancelled, Closed, Failed, Finished
 
 MAX_ERROR_CHARS = 500
 

@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from ..actors.transitions import Signal
+from ..actors.room_events import Signal
 from ..protocol.connect import back_off, open_connection
 from ..protocol.errors import InvalidRequest
 from ..protocol.keys import check_room

@@ -15,7 +15,8 @@ import pykka
 from ..actors.loop_actor import LoopActor, monitor, tell
 from ..actors.mailbox import Control
 from ..actors.room import CycleFailed, Room, RoomContext, names_of
-from ..actors.transitions import Drain, Lost, Ready, RoomMachine, Signal
+from ..actors.room_events import Drain, Lost, Ready, Signal
+from ..actors.transitions import RoomMachine
 from ..protocol.errors import RedisError
 from ..protocol.log import log
 from .restart import RestartHistory, RestartPolicy

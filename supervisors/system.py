@@ -22,9 +22,9 @@ from ..actors.isolation import ChildPool
 from ..actors.loop import LoopThread
 from ..actors.loop_actor import monitor
 from ..actors.room import RoomContext
+from ..actors.room_events import Drain
 from ..actors.runner import Runner, Starter
 from ..actors.slots import Slots
-from ..actors.transitions import Drain
 from ..protocol.client import DEFAULT_REDIS
 from ..protocol.connect import check_server, connect, translate, without_password
 from ..protocol.errors import GreenroomError, InvalidRequest, NewerVersion

@@ -27,9 +27,9 @@ class Rig:
         self._options = {"name": "worker", **options, "agent": agent, "redis": url}
 
     def start(self) -> None:
-        self.system = StagedSystem(
-            self._agent_class, self.begun.note, HELD if self.holds_retries else AT_ONCE, **self._options
-        ).start()
+        retry = HELD if self.holds_retries else AT_ONCE
+        self.system = StagedSystem(self._agent_class, self.begun.note, retry, **self._options)
+        self.system.start()  # it is known already: a test that is cancelled meanwhile ends it
 
     def stop(self) -> None:
         system, self.system = self.system, None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
+import uuid
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
@@ -17,8 +16,6 @@ from .server import embedded_redis, shared_url
 from .stage import AsyncStage, Stage
 
 FORGET_S = 2.0
-
-_numbers = itertools.count(1)
 
 
 def running(
@@ -61,7 +58,7 @@ class Running:
 
     def _rig(self, stack: ExitStack) -> Rig:
         """The system, not started, and its Redis."""
-        agent = self._agent or f"{self._agent_class.__name__.lower()}-{os.getpid()}-{next(_numbers)}"
+        agent = self._agent or f"{self._agent_class.__name__.lower()}-{uuid.uuid4().hex[:12]}"
         if self._redis is not None:
             url = self._redis
         elif self._agent is None:

@@ -18,8 +18,8 @@ from ..actors.backoff import Backoff
 from ..actors.link import Link
 from ..actors.loop_actor import LoopActor
 from ..actors.room import Room
+from ..actors.room_events import Signal
 from ..actors.runner import OnBegin, Report, Run, Runner, Starter
-from ..actors.transitions import Signal
 from ..protocol.records import Message
 from ..supervisors.rooms import RoomSignal
 from ..supervisors.system import ActorSystem

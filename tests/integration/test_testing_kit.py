@@ -535,3 +535,31 @@ def test_a_wait_that_is_cancelled_leaves_nothing_behind() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     agents.run(main)
+
+
+def test_a_test_that_is_cancelled_while_its_system_starts_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+    start = ActorSystem.start
+
+    def slow(system: ActorSystem) -> ActorSystem:
+        start(system)
+        begun.set()
+        go.wait(WAIT_S)
+        return system
+
+    async def main() -> None:
+        async def test() -> None:
+            async with running(Talker):
+                raise AssertionError("it does not come to this")
+
+        task = asyncio.create_task(test())
+        await asyncio.to_thread(begun.wait, WAIT_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        go.set()
+        assert task.cancelled()
+
+    monkeypatch.setattr(ActorSystem, "start", slow)
+    before = set(threading.enumerate())
+    agents.run(main)
+    eventually(lambda: set(threading.enumerate()) <= before, "its threads have ended")

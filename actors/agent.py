@@ -107,15 +107,12 @@ class AgentSpec:
     terms: Terms
     state: StateKind
     hooks: frozenset[str]
+    retry: Backoff
     abort_timeout_s: float
     max_cycle_s: float | None
     shield_warning_s: float
     hook_timeout_s: float
     chunk_interval_s: float
-
-    @property
-    def retry(self) -> Backoff:
-        return self.agent_class.retry
 
     @property
     def in_process(self) -> bool:
@@ -146,6 +143,7 @@ def inspect_agent(agent_class: object) -> AgentSpec:
         Terms(agent_class.max_attempts, shielded=not agent_class.interruptible),
         StateKind(agent_class.State, agent_class.state_version, agent_class.state_limit),
         frozenset(mode for mode, there in hooks.items() if there),
+        agent_class.retry,
         abort_timeout_s=agent_class.abort_timeout.total_seconds(),
         max_cycle_s=None if agent_class.max_cycle is None else agent_class.max_cycle.total_seconds(),
         shield_warning_s=agent_class.shield_warning.total_seconds(),

@@ -156,3 +156,16 @@ class Shell:
         assert err.startswith("greenroom: ")
         assert err.count("\n") == 1
         return err
+
+
+def python_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the folder, as a user would who has greenroom installed; each warning is an error there."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # those are of this run
+    command = [sys.executable, "-W", "error", *words]
+    env["PYTHONPATH"] = SOURCES
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False)
+
+
+def pytest_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of the folder, without pytest-asyncio."""
+    return python_in(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", *words)

@@ -27,6 +27,7 @@ from pages import PAGES, ROOT, Block, blocks, rows
 ALL = ""  # each block of that language: the test takes them all and fails for one that it does not know
 HERE = "tests/integration/test_pages.py"
 README, CLI = "tests/integration/test_readme.py", "tests/integration/test_redis_cli_page.py"
+TESTING = "tests/integration/test_testing_page.py"
 AGENTS, EMBEDDING = "tests/integration/test_agents_page.py", "tests/integration/test_embedding_page.py"
 
 # Page, language and first line of blocks, and the tests that run them.
@@ -63,6 +64,9 @@ RUN_BY = {
         "tests/integration/test_relay_command.py::test_the_page_about_relays_shows_what_runs"
     ),
     ("docs/relay.md", "sh", "# the relays"): f"{HERE}::test_what_a_relay_has_is_told_as_the_page_shows",
+    ("docs/testing.md", "python", ALL): f"{TESTING}::test_all_tests_of_the_page_pass",
+    ("docs/testing.md", "sh", "pip install"): f"{TESTING}::test_what_a_reader_types_is_there",
+    ("docs/testing.md", "text", "AssertionError"): f"{TESTING}::test_what_a_wait_that_fails_says_begins_as_is_shown",
     ("docs/supervision.md", "python", "import pykka"): (
         "tests/unit/test_supervise_any_actor.py::test_the_page_about_supervision_shows_what_runs"
     ),

@@ -87,7 +87,16 @@ def test_what_is_installed_is_what_there_is() -> None:
 
 
 def test_each_line_that_a_reader_types_is_of_a_kind_that_is_run_here() -> None:
-    kinds = ("redis-cli ", "greenroom ", "export ", "./scripts/", "pip install ", "python3 -m venv ", "#")
+    kinds = (
+        "redis-cli ",
+        "greenroom ",
+        "export ",
+        "./scripts/",
+        "pip install ",
+        "python3 -m venv ",
+        ". ~/rooms/bin/activate ",
+        "#",
+    )
     assert [line for line in sh_lines() if not line.startswith(kinds)] == []
     scripts = [line.split()[0] for line in sh_lines() if line.startswith("./scripts/")]
     assert scripts == ["./scripts/demo", "./scripts/test"]  # two commands, and test_demo and this very run are of them

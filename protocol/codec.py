@@ -7,6 +7,7 @@ type 1). Tuples come back as lists.
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import uuid
 from typing import Any
 
@@ -27,7 +28,8 @@ def _default(value: Any) -> msgpack.ExtType:
         raise InvalidBody("a datetime without a time zone cannot be stored: add one, such as datetime.UTC")
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    raise InvalidBody(f"what is of type {name} cannot be stored: only {TYPES} can")
+    hint = " (is an await missing?)" if inspect.isawaitable(value) else ""
+    raise InvalidBody(f"what is of type {name} cannot be stored: only {TYPES} can{hint}")
 
 
 def _ext(code: int, data: bytes) -> Any:

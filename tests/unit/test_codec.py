@@ -67,6 +67,15 @@ def test_an_error_says_what_could_not_be_stored_and_what_can() -> None:
         encode("abc", limit=3, what="the state")
 
 
+def test_what_was_not_awaited_is_said_to_be_so() -> None:
+    async def reply() -> None: ...
+
+    coroutine = reply()
+    with pytest.raises(InvalidBody, match=r"of type coroutine cannot be stored: .* \(is an await missing\?\)$"):
+        encode(coroutine)
+    coroutine.close()
+
+
 def test_a_tuple_comes_back_as_a_list() -> None:
     assert decode(encode((1, (2, 3)))) == [1, [2, 3]]
 

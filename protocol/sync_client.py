@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from concurrent.futures import Future
@@ -43,6 +44,7 @@ class Client:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._pid = os.getpid()  # of the process that has the thread
         self._closed = False
 
     @property
@@ -59,7 +61,7 @@ class Client:
         """Close the connections and end the thread; calls that wait in other threads fail with RedisUnavailable."""
         with self._lock:
             self._closed = True
-            if self._loop is None or self._thread is None:
+            if self._loop is None or self._thread is None or self._pid != os.getpid():
                 return
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -87,9 +89,13 @@ class Client:
                 work.close()
                 raise GreenroomError("this client is closed")
             if self._loop is None:
+                self._pid = os.getpid()
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="greenroom-client", daemon=True)
                 self._thread.start()
+            if self._pid != os.getpid():  # its thread is not there, and nothing would ever be answered
+                work.close()
+                raise GreenroomError("this client was in use before this process was forked: make one in each process")
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     @staticmethod
@@ -188,6 +194,9 @@ class Client:
 
     def status(self, room: str) -> RoomStatus:
         return self._run(self._client.status(room))
+
+    def last_output(self, room: str) -> Output | None:
+        return self._run(self._client.last_output(room))
 
     def rooms(
         self,

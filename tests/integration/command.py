@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -106,6 +108,14 @@ class Process:
     def kill(self) -> None:
         self._process.kill()
         self._process.wait()
+
+
+def wrapped(folder: Path, name: str, *words: str, drop: int = 0) -> dict[str, str]:
+    """An environment in which the command of that name runs these words, without its own first ``drop`` arguments."""
+    wrapper = folder / name
+    wrapper.write_text(f'#!/bin/sh\n{"shift; " * drop}exec {shlex.join(words)} "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
 
 
 def begun(client: Client, room: str) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from greenroom import AsyncClient, Client
-from greenroom.testing import AsyncStage, Stage
+from greenroom import Agent, AsyncClient, Client
+from greenroom.testing import AsyncStage, Stage, running
+from integration.agents import eventually
 from integration.command import pytest_in
+from pages import blocks
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "testing.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -35,6 +39,35 @@ def test_the_first_file_needs_no_other(tmp_path: Path) -> None:
     (tmp_path / "test_echo.py").write_text(BLOCKS[0])
     done = pytest_in(tmp_path)
     assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_a_wait_that_fails_says_begins_as_is_shown() -> None:
+    class Shop(Agent):
+        max_attempts = 1
+
+        def respond(self, message: Any, cycle: Any) -> Any:
+            raise KeyError("order")
+
+    with running(Shop, timeout=0.3) as stage:
+        stage.send("42", "hello")
+        eventually(lambda: stage.overview().dead == 1, "it is a dead letter")
+        with pytest.raises(AssertionError) as late:
+            stage.wait_output("42", "reply")
+    [shown] = [each.text for each in blocks("docs/testing.md", "text")]
+    said = [steady(line) for line in f"AssertionError: {late.value}".splitlines()]
+    assert said[:4] == [steady(line) for line in shown.splitlines()[:4]]
+
+
+def steady(line: str) -> str:
+    """Without what differs from one run to the next."""
+    return re.sub(r"\d\d:\d\d:[\d.]+|\d{16}|within [\d.]+ s", "…", line)
+
+
+def test_what_a_reader_types_is_there() -> None:
+    """The tests of the page are run above; the wheel is installed by a test of its own."""
+    [install, run] = blocks("docs/testing.md", "sh")[0].text.splitlines()
+    assert shlex.split(install, comments=True) == ["pip", "install", "greenroom[embedded]", "pytest"]
+    assert shlex.split(run) == ["pytest", next(iter(files()))]
 
 
 @pytest.mark.parametrize(("stage", "client"), [(Stage, Client), (AsyncStage, AsyncClient)])

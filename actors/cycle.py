@@ -67,7 +67,7 @@ class BaseCycle:
 
     def _push(self, body: Any) -> bool:
         """Send a chunk; answer whether so many are on their way that whoever makes them has to wait."""
-        data = codec.encode(body)
+        data = codec.encode(body, what="the chunk")
         self.checkpoint()
         with self._lock:
             self._pushed += 1
@@ -183,7 +183,7 @@ class Cycle(BaseCycle):
                     await self._ask("step", name, "failed", b"")
                     self._steps.forget(name)
                 raise
-            data = codec.encode(result)
+            data = codec.encode(result, what=f"the result of step {name}")
             await self._ask("step", name, "done", data)
         return codec.decode(data)
 
@@ -265,7 +265,7 @@ class ThreadCycle(BaseCycle):
                     self._ask("step", name, "failed", b"").result()
                     self._steps.forget(name)
                 raise
-            data = codec.encode(result)
+            data = codec.encode(result, what=f"the result of step {name}")
             self._ask("step", name, "done", data).result()
         return codec.decode(data)
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
 from typing import Any, Literal, Self, TypeVar, overload
 
-from . import codec
+from . import codec, waiting
 from .asks import outputs_of, reply_of
 from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
@@ -201,10 +201,15 @@ class AsyncClient(AsyncReads):
         Raises:
             Interrupted, DeadLettered, Discarded: it will never be answered. With ``stream=True`` the final output says so.
             ReplyLost: it has ended, and its reply, or part of it, was trimmed from the outbox before it was read.
-            AskTimeout: it is still in the queue.
+            AskTimeout: it is still in the queue; the error says what it waits for. It is raised a second late at the most.
             InvalidName, InvalidBody, Conflict, QueueFull, NotReplicated: as for ``send``.
         """
-        outputs = outputs_of(Outbox(self._open, room), lambda: self._enqueue(room, body, key), timeout)
+        outputs = outputs_of(
+            Outbox(self._open, room),
+            lambda: self._enqueue(room, body, key),
+            timeout,
+            lambda message: waiting.reason(self._store, room, message),
+        )
         return outputs if stream else reply_of(room, outputs)
 
     async def outputs(self, room: str, *, after: str | None = None, follow: bool = False) -> AsyncIterator[Output]:

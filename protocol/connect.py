@@ -26,7 +26,9 @@ DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 CONNECT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 0.5  # for one Sentinel, or one node of a cluster: the next one is asked after that
 SENTINEL_PORT, REDIS_PORT = 26379, 6379
+PLAIN_SCHEMES = ("redis", "rediss", "unix")
 SENTINEL_SCHEMES, CLUSTER_SCHEMES = ("sentinel", "sentinels"), ("cluster", "clusters")  # the latter of each: over TLS
+SCHEMES = (*PLAIN_SCHEMES, *SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
 
 # Lost, going away, loading its data, or demoted to a replica: connect again and repeat. All requests are safe to repeat.
 LOST = (
@@ -94,10 +96,12 @@ def connect(url: str, key: str = "") -> Redis:
 
 def _connect(url: str, options: dict[str, Any], key: str) -> Redis:
     scheme, _, rest = url.partition("://")
-    if scheme not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):
-        if scheme.lower() == "unix":  # the kernel knows when the other side is gone
+    if scheme in PLAIN_SCHEMES:
+        if scheme == "unix":  # the kernel knows when the other side is gone
             del options["socket_keepalive"]
         return Redis.from_url(url, **options)
+    if scheme not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):
+        raise ValueError(f"want one that begins with {', '.join(f'{known}://' for known in SCHEMES)}")
     tls: dict[str, Any] = {}
     if scheme in (SENTINEL_SCHEMES[1], CLUSTER_SCHEMES[1]):
         rest, _, query = rest.partition("?")
@@ -250,6 +254,23 @@ async def check_server(redis: Redis) -> list[str]:
         if finding.severity is Severity.ERROR:
             raise RedisRefused(str(finding))
     return [str(finding) for finding in found if finding.severity is Severity.WARNING]
+
+
+class Outage:
+    """Of one who connects again and again: which errors have been told since it worked last. Each try is no news."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def is_news(self, error: BaseException) -> bool:
+        words = str(error)
+        if words in self._told:
+            return False
+        self._told.add(words)
+        return True
+
+    def over(self) -> None:
+        self._told.clear()
 
 
 async def back_off(failures: int, *, first_s: float = 0.05, most_s: float = 2.0) -> None:

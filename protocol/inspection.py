@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from .clock import time_of_tick
@@ -12,10 +13,12 @@ from .log import log
 from .records import (
     AgentStatus,
     DeadLetter,
+    Output,
     RoomStatus,
     fields,
     read_dead_letter,
     read_hold,
+    read_output,
     read_status,
     text,
 )
@@ -52,6 +55,15 @@ def _answered(answer: Any) -> Any:
     if isinstance(answer, BaseException):
         raise answer
     return answer
+
+
+async def last_output(store: Store, room: str) -> Output | None:
+    """The last thing that a room has sent, if it is still there and greenroom wrote it."""
+    newest = await store.pipeline.command("XREVRANGE", store.keys.outbox(room), "+", "-", "COUNT", 1)
+    for output_id, flat in newest:
+        with suppress(RedisRefused):
+            return read_output(output_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+    return None
 
 
 async def overview(store: Store) -> AgentStatus:

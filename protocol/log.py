@@ -18,6 +18,8 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from .errors import RedisError
+
 DEPTH = 15  # the innermost frames of an error that are shown
 MOST = 10  # errors that are shown of those that it came of, or is a group of
 MOST_CHARS = 20_000  # of a field of a record that another process forwards
@@ -85,6 +87,11 @@ def bound_as_here(work: Callable[[], object]) -> Callable[[], None]:
             work()
 
     return run
+
+
+def failed(error: BaseException | None) -> dict[str, Any]:
+    """The fields for a part that failed: of what Redis refuses one line, for its operator; of all else the traceback."""
+    return {"error": error} if isinstance(error, RedisError) else {"exc_info": error}
 
 
 def told(error: BaseException) -> dict[str, Any]:

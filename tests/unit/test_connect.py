@@ -106,6 +106,9 @@ def test_what_is_wrong_with_a_url_is_said() -> None:
         connect("redis://me:hunter2@host?db=x")
     with pytest.raises(InvalidRequest, match=r"redis://host:port \(Port could not be cast"):
         connect("redis://host:port")
+    for url in ("http://host", "localhost:6379"):
+        with pytest.raises(InvalidRequest, match=r"\(want one that begins with redis://, .*, sentinel://, .*clusters://\)$"):
+            connect(url)
 
 
 def test_a_sentinel_url_names_sentinels_access_to_redis_and_the_primary() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from greenroom import RedisRefused, RedisUnavailable
 from greenroom.actors.frames import FROM_WORKER, Frames, check_from_child, pack
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.threads import start_thread
 from greenroom.logs import LogFormat, formatter
-from greenroom.protocol.log import DEPTH, MOST, Forwarded, bound, log, repeat, told
+from greenroom.protocol.log import DEPTH, MOST, Forwarded, bound, failed, log, repeat, told
 
 SECRET = "hunter2"
 
@@ -338,3 +339,14 @@ def test_nor_by_the_words_of_an_error() -> None:
 def test_what_is_no_json_value_is_written_as_text(records: Records) -> None:
     log.warning("process.started", path=json)
     assert "module" in json.loads(written(LogFormat.JSON, records.all[0]))["path"]
+
+
+def test_what_redis_refuses_is_one_line_and_any_other_failure_has_its_traceback(records: Records) -> None:
+    for error in (RedisRefused("no permissions"), RedisUnavailable("nothing there"), ValueError("a bug"), None):
+        log.warning("child.failed", child="lease", **failed(error))
+    refused, unavailable, bug, stopped = records.all
+    assert refused.getMessage() == 'event=child.failed child=lease error="no permissions"'
+    assert "nothing there" in unavailable.getMessage()
+    assert bug.exc_info is not None
+    assert bug.exc_info[0] is ValueError
+    assert [record.exc_info for record in (refused, unavailable, stopped)] == [None, None, None]

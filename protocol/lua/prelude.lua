@@ -73,7 +73,9 @@ local function whole(text) return text and #text <= 16 and text:match('^%d+$') a
 -- worker or a client still has from them. Exact up to 2^53, which is the year 2255.
 local now_us = time[1] * 1000000 + time[2]
 local function tick()
-  local value = math.max((whole(call('HGET', G, 'clock')) or 0) + 1, now_us)
+  local clock = tonumber(call('HGET', G, 'clock') or nil) or 0
+  if not (clock < 9007199254740992) then clock = 0 end -- no script wrote that
+  local value = math.max(clock + 1, now_us)
   call('HSET', G, 'clock', string.format('%d', value))
   return value
 end
@@ -240,7 +242,7 @@ end
 local function last_ticket(h) return h.settled and h.settled:match('^%d+') or '0' end
 
 local function end_cycle(h, died)
-  if h.cycle then h.settled = h.cycle .. (died and '!' or '') end
+  if h.cycle then h.settled = died and h.cycle .. '!' or h.cycle end
   h.cycle, h.seq, h.shield, h.abort, h.deferred, h.abort_cid, h.claimed_at = nil, nil, nil, nil, nil, nil, nil
 end
 
@@ -416,12 +418,12 @@ local function take(h, ask)
   end
 end
 
--- Whether the worker that ran this cycle has a newer incarnation, which joined since: both numbers are of one clock. Asked when
--- much is written already, so that nothing may fail here.
+-- Whether the worker that ran this cycle has a newer incarnation, which joined since: both numbers are of one clock, and so have as
+-- many digits. Asked when much is written already, so that nothing may fail here.
 local function superseded(h, ticket)
   if not h.owner then return false end
   local newest = redis.pcall('HGET', G .. ':worker:' .. h.owner, 'incarnation')
-  return type(newest) == 'string' and (whole(newest) or 0) > tonumber(ticket)
+  return type(newest) == 'string' and #newest == #ticket and newest > ticket
 end
 
 -- After a cycle: take the next message, or (draining, or others wait, or the room was adopted meanwhile and so has no owner, or

@@ -76,6 +76,8 @@ def connect(url: str, key: str = "") -> Redis:
     Raises:
         InvalidRequest: the URL is not one, or a file that it names cannot be used.
     """
+    if not isinstance(url, str):
+        raise InvalidRequest(f"not a Redis URL: want a string, got {type(url).__name__}")
     options: dict[str, Any] = {
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
@@ -95,6 +97,8 @@ def connect(url: str, key: str = "") -> Redis:
 def _connect(url: str, options: dict[str, Any], key: str) -> Redis:
     scheme, _, rest = url.partition("://")
     if scheme in PLAIN_SCHEMES:
+        if scheme == "unix":  # the kernel knows when the other side is gone
+            del options["socket_keepalive"]
         return Redis.from_url(url, **options)
     if scheme not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):
         raise ValueError(f"want one that begins with {', '.join(f'{known}://' for known in SCHEMES)}")
@@ -159,8 +163,17 @@ def without_password(url: str) -> str:
             urlsplit(url)  # on the Python
     except ValueError:
         return "(a URL that cannot be read)"
-    shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", shown)
+    shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    rest, mark, query = shown.partition("?")
+    return rest + mark + "&".join(map(_option_shown, query.split("&")))
+
+
+def _option_shown(option: str) -> str:
+    """One that is no name and value is the rest of a password with a & in it, perhaps."""
+    name, equals, _ = option.partition("=")
+    if unquote(name).lower().endswith("password"):
+        return f"{name}{equals}***"
+    return option if equals else option and "***"
 
 
 def _reason(error: Exception, url: str) -> str:
@@ -183,6 +196,8 @@ def translate(error: BaseException) -> RedisError:
         return RedisRefused(f"Redis is a cluster, and another of its nodes has this agent: use a cluster:// URL ({message})")
     if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
+    if not isinstance(error, redis_errors.ResponseError):
+        return RedisRefused(f"what answers there is not Redis, or speaks its protocol wrongly: {message}. Check the URL")
     return RedisRefused(f"Redis refuses: {message}")
 
 

@@ -19,7 +19,7 @@ from .cluster import ClusterPool
 from .connect import connect, open_connection, translate
 from .errors import RedisError
 from .keys import Keys
-from .records import VERSION, text
+from .records import LAYOUT, text
 
 PINGS = 21
 LIMIT_S = 10.0
@@ -157,10 +157,10 @@ class _Doctor:
             return checks.unknown("data", "HGET")
         if version is None:
             return checks.ok("data", f"no worker of {keys.agent} has ever joined here")
-        if text(version) != str(VERSION):
-            says = f"the data of {keys.agent} is of version {text(version)}, this greenroom knows {VERSION}"
+        if text(version) != str(LAYOUT):
+            says = f"the data of {keys.agent} is of version {text(version)}, this greenroom knows {LAYOUT}"
             return checks.error("data", says, "upgrade greenroom here")
-        return checks.ok("data", f"the data of {keys.agent} is of version {VERSION}")
+        return checks.ok("data", f"the data of {keys.agent} is of version {LAYOUT}")
 
 
 def _is_loopback(host: str) -> bool:

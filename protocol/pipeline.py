@@ -69,6 +69,13 @@ def _pack(*words: Word) -> bytes:
     return packed
 
 
+def _tell_of(error: Exception) -> None:
+    if is_lost(error):
+        log.warning("redis.lost", error=str(error))
+    else:  # a reply that is no Redis protocol, say
+        log.error("redis.confused", exc_info=error)
+
+
 class Pipeline:
     """A connection that runs scripts and plain commands for one event loop.
 
@@ -169,19 +176,17 @@ class Pipeline:
             except NewerVersion as error:
                 self._fail(error)
             except Exception as error:  # nothing may end this loop
-                if is_lost(error):
+                if isinstance(error, ResponseError) and not is_lost(error):
+                    self._fail(translate(error))
+                else:
                     if connected or not failures:
                         silent_s = REPLY_TIMEOUT_S if connected and isinstance(error, TimeoutError) else 0.0
                         lost_at = loop.time() - silent_s
-                        log.warning("redis.lost", error=str(error))
+                        _tell_of(error)
                     if self._patience_s is not None:
                         why = translate(error)
-                        if isinstance(why, RedisRefused) or loop.time() - lost_at >= self._patience_s:
+                        if (is_lost(error) and isinstance(why, RedisRefused)) or loop.time() - lost_at >= self._patience_s:
                             self._fail(why)
-                elif isinstance(error, ResponseError):
-                    self._fail(translate(error))
-                else:  # a reply that is no Redis protocol, say
-                    log.exception("redis.confused")
             self.connected = False
             self._repeat_sent()
             if not self._waiting and self._patience_s is not None:

@@ -140,7 +140,7 @@ class AsyncReads:
         hash greenroom did not write has that as its ``last_error``.
 
         Raises:
-            InvalidRequest: there is no such phase, mode, order or limit.
+            InvalidRequest: there is no such phase, mode, order or limit, or can be no worker of that name.
         """
         return each(self._room_pages(phase, mode, worker, sort, limit))
 

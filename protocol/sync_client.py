@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any, Literal, Self, TypeVar, overload
@@ -27,6 +28,11 @@ def _each(pages: Iterator[list[T]]) -> Iterator[T]:
         yield from page
 
 
+def _end(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+    if pid == os.getpid():  # else the thread is another process'
+        loop.call_soon_threadsafe(loop.stop)
+
+
 class Client:
     """Talks to the rooms of one agent. Safe to use from several threads; what each verb does stands at ``AsyncClient``."""
 
@@ -44,6 +50,7 @@ class Client:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._forgotten: weakref.finalize[..., Client] | None = None
         self._pid = os.getpid()  # of the process that has the thread
         self._closed = False
 
@@ -61,6 +68,8 @@ class Client:
         """Close the connections and end the thread; calls that wait in other threads fail with RedisUnavailable."""
         with self._lock:
             self._closed = True
+            if self._forgotten is not None:
+                self._forgotten.detach()
             if self._loop is None or self._thread is None or self._pid != os.getpid():
                 return
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
@@ -91,15 +100,19 @@ class Client:
             if self._loop is None:
                 self._pid = os.getpid()
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="greenroom-client", daemon=True)
+                # The thread keeps alive what runs on it; of one that is forgotten, and not closed, it ends when nobody has it.
+                serving = (self._loop, self._client)
+                self._thread = threading.Thread(target=self._serve, args=serving, name="greenroom-client", daemon=True)
                 self._thread.start()
+                self._forgotten = weakref.finalize(self, _end, self._loop, self._pid)
+                self._forgotten.atexit = False
             if self._pid != os.getpid():  # its thread is not there, and nothing would ever be answered
                 work.close()
                 raise GreenroomError("this client was in use before this process was forked: make one in each process")
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(loop: asyncio.AbstractEventLoop, _: AsyncClient) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()

@@ -88,7 +88,7 @@ class Supervisor(Answering):
 
     def children(self) -> tuple[ChildInfo, ...]:
         """What it supervises, in order. Temporary children that have ended are forgotten."""
-        return tuple(child.info() for child in self._children.values())
+        return tuple(child.info() for child in tuple(self._children.values()))  # a thread may ask while one comes or goes
 
     def whereis(self, name: str) -> pykka.ActorRef[Any] | None:
         """The actor that has this name now; None while there is none. From any thread."""

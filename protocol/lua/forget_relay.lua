@@ -1,5 +1,5 @@
 -- Forgets a relay that is gone for good: what it has not handed over is kept no longer than it would be without it.
--- ARGV: relay, request
+-- ARGV: relay, request, how long it is remembered, in seconds
 -- Answers: {'ok'} | {'more'} (ask again: it has more rooms) | {'runs', the token that has the lease} | {'unknown'}
 -- Events: relay.forgotten
 local name, request = ARGV[1], ARGV[2]
@@ -11,7 +11,7 @@ if not call('GET', request_key) then
   local holder = call('GET', lease_key(name))
   if holder then return { 'runs', holder } end
   if call('HDEL', RELAYS, name) + call('EXISTS', undelivered) == 0 then return { 'unknown', '' } end
-  call('SET', request_key, 'ok', 'EX', FORGET_S)
+  call('SET', request_key, 'ok', 'EX', ARGV[3])
   event('relay.forgotten', 'relay', name)
 end
 if call('HEXISTS', RELAYS, name) == 1 then return { 'ok', '' } end -- it has come back meanwhile

@@ -317,6 +317,25 @@ def test_the_console_is_told_nothing_that_a_terminal_would_obey(records: Records
     assert "x\\x1b[2J" in written(LogFormat.CONSOLE, foreign("x\x1b[2J%s", "y"))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x85", "\u2028", "\v", "\x1c"])
+def test_nobody_can_end_a_line_of_the_log_and_begin_another(end: str, records: Records) -> None:
+    log.info("signal.applied", by=f"ann{end}event=room.stopped")
+    [record] = records.all
+    assert len(record.getMessage().splitlines()) == 1
+    assert len(written(LogFormat.LOGFMT, record).splitlines()) == 1
+    assert len(written(LogFormat.JSON, record).splitlines()) == 1
+    assert len(written(LogFormat.LOGFMT, foreign("it %s", f"one{end}two")).splitlines()) == 1
+
+
+def test_nor_by_the_words_of_an_error() -> None:
+    try:
+        raise ValueError("\x1b]0;owned\x07 and \x9b2J")
+    except ValueError as error:
+        line = written(LogFormat.CONSOLE, foreign(exc_info=(type(error), error, error.__traceback__)))
+    assert "ValueError: \\x1b]0;owned\\x07 and \\x9b2J" in line
+    assert "\x1b" not in line
+
+
 def test_what_is_no_json_value_is_written_as_text(records: Records) -> None:
     log.warning("process.started", path=json)
     assert "module" in json.loads(written(LogFormat.JSON, records.all[0]))["path"]

@@ -107,15 +107,12 @@ class AgentSpec:
     terms: Terms
     state: StateKind
     hooks: frozenset[str]
+    retry: Backoff
     abort_timeout_s: float
     max_cycle_s: float | None
     shield_warning_s: float
     hook_timeout_s: float
     chunk_interval_s: float
-
-    @property
-    def retry(self) -> Backoff:
-        return self.agent_class.retry
 
     @property
     def in_process(self) -> bool:
@@ -126,13 +123,15 @@ def inspect_agent(agent_class: object) -> AgentSpec:
     """Check an agent's class.
 
     Raises:
-        AgentError: it is no Agent subclass, lacks ``respond``, or has an option that makes no sense.
+        AgentError: it is no Agent subclass, lacks ``respond``, has a method that cannot be called as it will be, or an option
+            that makes no sense.
     """
     if not (isinstance(agent_class, type) and issubclass(agent_class, Agent)):
         raise AgentError(f"{agent_class!r} is no subclass of greenroom.Agent")
     name = agent_class.__qualname__
     if agent_class.respond is Agent.respond:
         raise AgentError(f"{name} has no respond method")
+    _check_calls(agent_class)
     for option, (check, wants) in _OPTIONS.items():
         value = getattr(agent_class, option)
         if not check(value):
@@ -144,12 +143,45 @@ def inspect_agent(agent_class: object) -> AgentSpec:
         Terms(agent_class.max_attempts, shielded=not agent_class.interruptible),
         StateKind(agent_class.State, agent_class.state_version, agent_class.state_limit),
         frozenset(mode for mode, there in hooks.items() if there),
+        agent_class.retry,
         abort_timeout_s=agent_class.abort_timeout.total_seconds(),
         max_cycle_s=None if agent_class.max_cycle is None else agent_class.max_cycle.total_seconds(),
         shield_warning_s=agent_class.shield_warning.total_seconds(),
         hook_timeout_s=agent_class.hook_timeout.total_seconds(),
         chunk_interval_s=agent_class.chunk_interval.total_seconds(),
     )
+
+
+_CALLS = {
+    "respond": ("self", "message", "cycle"),
+    "on_interrupt": ("self", "interruption", "state"),
+    "on_stop": ("self", "interruption", "state"),
+    "upgrade_state": ("self", "state", "version"),
+}
+
+
+def _check_calls(agent_class: type[Agent]) -> None:
+    """What cannot be called would fail each message, and an agent that cannot be made each start."""
+    name = agent_class.__qualname__
+    for method, wants in _CALLS.items():
+        written = inspect.getattr_static(agent_class, method)
+        if inspect.isfunction(written) and (wrong := _misfit(written, wants)):
+            raise AgentError(f"{name}.{method}: want {method}({', '.join(wants)}): {wrong}")
+    if wrong := _misfit(agent_class, ()):
+        raise AgentError(f"{name}(): a worker makes its agent without arguments: {wrong}")
+
+
+def _misfit(called: Callable[..., Any], arguments: tuple[str, ...]) -> str:
+    """Why it cannot be called with so many arguments, if so."""
+    try:
+        signature = inspect.signature(called, follow_wrapped=False)  # what a decorator wraps is not what is called
+    except (TypeError, ValueError):  # it does not tell
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def _whole(value: object) -> bool:

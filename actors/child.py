@@ -28,8 +28,8 @@ from .interruption import Code
 from .link import Done
 from .loop import LoopThread
 from .origin import Origin, load
+from .room_events import Cancelled, Closed, Failed, Finished
 from .runner import Aborted, Run, Runner
-from .transitions import Cancelled, Closed, Failed, Finished
 
 CHUNK = 64 * 1024
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from ..protocol import codec
 from ..protocol.errors import CycleEnded, GreenroomError, InvalidRequest, OutcomeUnknown
 from ..protocol.records import Message
-from .link import BACKLOG, Link
+from .link import BACKLOG, BACKLOG_BYTES, Link
 from .steps import IfUnknown, Steps
 from .threads import call
 
@@ -42,6 +42,7 @@ class BaseCycle:
         self._steps = Steps(agent, message.id)
         self._lock = threading.Lock()
         self._pushed = 0
+        self._bytes = self._flushed_bytes = 0  # that were pushed, and that were through when a flush was
         self._shields = int(shielded)  # the blocks that are in it, or on their way in
         self._shielded = shielded  # whether the shield is up
 
@@ -66,12 +67,13 @@ class BaseCycle:
 
     def _push(self, body: Any) -> bool:
         """Send a chunk; answer whether so many are on their way that whoever makes them has to wait."""
-        data = codec.encode(body)
+        data = codec.encode(body, what="the chunk")
         self.checkpoint()
         with self._lock:
             self._pushed += 1
+            self._bytes += len(data)
             self._link.push(data)
-        return self._pushed - self._link.acked >= BACKLOG
+        return self._pushed - self._link.acked >= BACKLOG or self._bytes - self._flushed_bytes >= BACKLOG_BYTES
 
     # Blocks may overlap, in tasks or in threads: one counts from before it asks for the shield until after it needs it, and its
     # counting and asking are one act, so that no other's end takes down what this one has been told is up.
@@ -120,8 +122,10 @@ class Cycle(BaseCycle):
         Raises:
             CycleEnded: the cycle has been aborted or lost.
         """
+        size = self._bytes
         if self._pushed > self._link.acked:
             await self._ask("flush")
+        self._flushed_bytes = max(self._flushed_bytes, size)
 
     async def send(self, body: Any) -> None:
         """Send a chunk: readers have it, and what was yielded before it, when this returns.
@@ -179,7 +183,7 @@ class Cycle(BaseCycle):
                     await self._ask("step", name, "failed", b"")
                     self._steps.forget(name)
                 raise
-            data = codec.encode(result)
+            data = codec.encode(result, what=f"the result of step {name}")
             await self._ask("step", name, "done", data)
         return codec.decode(data)
 
@@ -225,8 +229,10 @@ class ThreadCycle(BaseCycle):
 
     def flush(self) -> None:
         """As ``Cycle.flush``."""
+        size = self._bytes
         if self._pushed > self._link.acked:
             self._ask("flush").result()
+        self._flushed_bytes = max(self._flushed_bytes, size)
 
     def send(self, body: Any) -> None:
         """As ``Cycle.send``."""
@@ -259,7 +265,7 @@ class ThreadCycle(BaseCycle):
                     self._ask("step", name, "failed", b"").result()
                     self._steps.forget(name)
                 raise
-            data = codec.encode(result)
+            data = codec.encode(result, what=f"the result of step {name}")
             self._ask("step", name, "done", data).result()
         return codec.decode(data)
 

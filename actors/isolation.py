@@ -24,8 +24,8 @@ from .interruption import Code
 from .link import Link
 from .loop import LoopThread
 from .origin import origin_of
+from .room_events import Cancelled, Closed, Failed, Finished
 from .runner import MAX_ERROR_CHARS, Aborted, OnBegin, Report, ReportClosed, Run, names
-from .transitions import Cancelled, Closed, Failed, Finished
 
 START_S = 60.0  # for a child to import the agent and make it
 END_S = 2.0  # for all children to be dead, once they are killed

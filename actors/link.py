@@ -18,7 +18,7 @@ from ..protocol.store import Answer, Store
 from .loop import LoopThread
 
 BATCH, BATCH_BYTES = 64, 256 * 1024  # of chunks that leave together
-BACKLOG = 128  # chunks on their way, from which on the code that makes them waits
+BACKLOG, BACKLOG_BYTES = 128, 1024 * 1024  # of chunks on their way, from which on the code that makes them waits
 
 OnRefused = Callable[[int, str], None]
 Done = Callable[[bytes | str, BaseException | None], None]
@@ -125,7 +125,8 @@ class CycleLink:
         self._pump()
 
     def _emit(self) -> None:
-        batch, size = [self._buffer.popleft()], 0
+        batch = [self._buffer.popleft()]
+        size = len(batch[0])
         while self._buffer and len(batch) < BATCH and (size := size + len(self._buffer[0])) < BATCH_BYTES:
             batch.append(self._buffer.popleft())
         self._in_flight = True

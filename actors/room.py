@@ -19,9 +19,7 @@ from .counts import Counts
 from .link import CycleLink
 from .loop import LoopThread
 from .loop_actor import LoopActor, tell
-from .runner import Aborted, Run, Starter, names
-from .slots import Slots
-from .transitions import (
+from .room_events import (
     Abort,
     BackoffOver,
     Cancelled,
@@ -37,13 +35,15 @@ from .transitions import (
     Overdue,
     Refused,
     Release,
-    RoomMachine,
     Settle,
     Start,
     Taken,
     TooSlow,
     Wait,
 )
+from .runner import Aborted, Run, Starter, names
+from .slots import Slots
+from .transitions import RoomMachine
 
 TOO_NEW_MS = 500  # after how long a room is tried again that was left in a state of a newer version, by any worker
 TURNS = 10  # messages in a row, before a room gives way to those that wait for a slot

@@ -19,9 +19,9 @@ from .cycle import BaseCycle, Cycle, ThreadCycle
 from .interruption import Code, Interruption
 from .link import Link
 from .loop import LoopThread
+from .room_events import Cancelled, Closed, Failed, Finished
 from .state import StateTooNew
 from .threads import call, start_thread
-from .transitions import Cancelled, Closed, Failed, Finished
 
 MAX_ERROR_CHARS = 500
 
@@ -193,7 +193,7 @@ class CycleRun:
 
     def _finished(self, cycle: BaseCycle, reply: Any) -> Finished:
         state = self._runner.spec.state.argument(cycle.state, self._stored)
-        return Finished(self._link.ticket, codec.encode(reply), state)
+        return Finished(self._link.ticket, codec.encode(reply, what="the reply"), state)
 
     def _failed(self, error: BaseException) -> Failed | Cancelled:
         ticket, message = self._link.ticket, self._message
@@ -249,7 +249,7 @@ class HookRun:
             state = self._runner.spec.state.load(self._stored, self._runner.agent.upgrade_state)
             interruption = self._aborted.interruption()
             last = await call(name, hook, interruption, state)
-            closing = b"" if last is None else codec.encode(last)
+            closing = b"" if last is None else codec.encode(last, what="what the hook returned")
             report = self._closed(closing, self._runner.spec.state.argument(state, self._stored))
         except (asyncio.CancelledError, GeneratorExit):
             raise

@@ -76,7 +76,7 @@ class StateKind:
         fields = self._fields(state)
         if fields == self._empty:
             return DELETE_STATE if stored else KEEP_STATE
-        data = codec.encode([self._version, fields], limit=self._limit)
+        data = codec.encode([self._version, fields], limit=self._limit, what="the state")
         if data == stored:
             return KEEP_STATE
         try:

@@ -57,12 +57,10 @@ class Reports(pykka.ThreadingActor):
 def main() -> None:
     logging.getLogger("pykka").setLevel(logging.CRITICAL)  # it prints each crash; this one is on purpose
     ready = threading.Semaphore(0)
-    specs = [
-        ChildSpec("database", lambda: Database("db://local")),
-        ChildSpec("reports", lambda: Reports(NamedRef(ref, "database"), ready)),
-    ]
+    specs = [ChildSpec("database", lambda: Database("db://local"))]
     ref = Supervisor.start(specs, strategy=Strategy.REST_FOR_ONE)  # who uses the database is started again with it
-    try:
+    try:  # the reports need the supervisor: they are added when there is one
+        ref.proxy().add(ChildSpec("reports", lambda: Reports(NamedRef(ref, "database"), ready))).get(timeout=5)
         use(ref, ready)
     finally:
         ref.stop()  # reports first, then the database

@@ -17,9 +17,10 @@ T = TypeVar("T")
 
 
 async def outputs_of(
-    outbox: Outbox, send: Callable[[], Awaitable[Enqueued]], timeout: float | None
+    outbox: Outbox, send: Callable[[], Awaitable[Enqueued]], timeout: float | None, why: Callable[[int], Awaitable[str]]
 ) -> AsyncGenerator[Output, None]:
-    """Send a message and yield its outputs, the last of them ``final``; ``timeout`` is for all of it.
+    """Send a message and yield its outputs, the last of them ``final``; ``timeout`` is for all of it. ``why`` tells why the
+    message of that id still waits.
 
     A reader may take each output in another task, and be away in between: no time limit or other scope of a task is open while
     it has one.
@@ -33,7 +34,10 @@ async def outputs_of(
         late = f"room {outbox.room} has not answered within {timeout} s; the message stays in its queue"
         outputs = await stack.enter_async_context(aclosing(outbox.follow_message(sent, hint)))
         while True:
-            output = await _by(deadline, anext(outputs), late)
+            try:
+                output = await _by(deadline, anext(outputs), late)
+            except AskTimeout:
+                raise AskTimeout(late + await why(sent.id)) from None
             yield output
             if output.final:
                 return

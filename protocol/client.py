@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
 from typing import Any, Literal, Self, TypeVar, overload
 
-from . import codec
+from . import codec, waiting
 from .asks import outputs_of, reply_of
 from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
@@ -39,8 +39,17 @@ def _whoami() -> str:
 
 
 def _check_note(value: str, what: str) -> str:
-    if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > MAX_NOTE_BYTES:
-        raise InvalidRequest(f"{what}: want a string of at most {MAX_NOTE_BYTES} bytes")
+    try:
+        if isinstance(value, str) and len(value.encode()) <= MAX_NOTE_BYTES:
+            return value
+    except UnicodeEncodeError:
+        pass
+    raise InvalidRequest(f"{what}: want a string of at most {MAX_NOTE_BYTES} bytes of UTF-8")
+
+
+def _check_message(value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 10**18:
+        raise InvalidRequest(f"message: want an id, as send answers it, got {str(value)[:40]!r}")
     return value
 
 
@@ -73,6 +82,9 @@ class AsyncClient(AsyncReads):
             default they return when the primary has them.
 
     It uses two connections, however many rooms are asked and followed. Any call may raise RedisUnavailable or RedisRefused.
+
+    Raises:
+        InvalidName, InvalidRequest: an argument cannot be used.
     """
 
     def __init__(
@@ -88,10 +100,16 @@ class AsyncClient(AsyncReads):
         self._keys = Keys(agent)
         if durability is not None and not isinstance(durability, Durability):
             raise InvalidRequest(f"durability: want a Durability or None, got {durability!r}")
+        if not isinstance(timeout, int | float) or not timeout >= 0:
+            raise InvalidRequest(f"timeout: want seconds, 0 or more, got {timeout!r}")
+        if not isinstance(queue_limit, int) or isinstance(queue_limit, bool) or queue_limit < 1:
+            raise InvalidRequest(f"queue_limit: want a whole number of 1 or more, got {queue_limit!r}")
         self._durability = durability
         self._redis = connect(redis, self._keys.root)
         self._by = _check_note(by, "by") if by is not None else _whoami()
         self._queue_limit = queue_limit
+        # How long Redis knows a request: longer than it is repeated, which goes on for the patience.
+        self._known_s = OWN_KEY_TTL_S + int(min(timeout, USER_KEY_TTL_S))
         self._timeout_s = timeout
         self._opened: tuple[Store, Wakeups] | None = None
         self._closed = False
@@ -150,8 +168,7 @@ class AsyncClient(AsyncReads):
     async def _enqueue(self, room: str, body: Any, key: str | None) -> Enqueued:
         check_room(room)
         data = codec.encode(body)
-        # A key of one's own must outlast the repetitions, which go on for the patience.
-        ttl = USER_KEY_TTL_S if key is not None else OWN_KEY_TTL_S + int(min(self._timeout_s, USER_KEY_TTL_S))
+        ttl = USER_KEY_TTL_S if key is not None else self._known_s
         key = uuid.uuid4().hex if key is None else check_name(key, "key")
         answer, short = await _durably(self._store.enqueue(room, data, key=key, key_ttl_s=ttl, limit=self._queue_limit))
         if isinstance(answer, Enqueued):
@@ -184,10 +201,15 @@ class AsyncClient(AsyncReads):
         Raises:
             Interrupted, DeadLettered, Discarded: it will never be answered. With ``stream=True`` the final output says so.
             ReplyLost: it has ended, and its reply, or part of it, was trimmed from the outbox before it was read.
-            AskTimeout: it is still in the queue.
+            AskTimeout: it is still in the queue; the error says what it waits for. It is raised a second late at the most.
             InvalidName, InvalidBody, Conflict, QueueFull, NotReplicated: as for ``send``.
         """
-        outputs = outputs_of(Outbox(self._open, room), lambda: self._enqueue(room, body, key), timeout)
+        outputs = outputs_of(
+            Outbox(self._open, room),
+            lambda: self._enqueue(room, body, key),
+            timeout,
+            lambda message: waiting.reason(self._store, room, message),
+        )
         return outputs if stream else reply_of(room, outputs)
 
     async def outputs(self, room: str, *, after: str | None = None, follow: bool = False) -> AsyncIterator[Output]:
@@ -214,7 +236,8 @@ class AsyncClient(AsyncReads):
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
-        answer, short = await _durably(self._store.discard(check_room(room), message, uuid.uuid4().hex))
+        request = self._store.discard(check_room(room), _check_message(message), uuid.uuid4().hex, ttl_s=self._known_s)
+        answer, short = await _durably(request)
         if answer.word == "processing":
             raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
         if answer.word == "unknown":
@@ -232,7 +255,7 @@ class AsyncClient(AsyncReads):
         check_name(name, "relay name")
         request, answer, short = uuid.uuid4().hex, Answer("more", "0"), None
         while answer.word == "more":
-            answer, short = await _durably(self._store.forget_relay(name, request, answer.detail))
+            answer, short = await _durably(self._store.forget_relay(name, request, answer.detail, ttl_s=self._known_s))
         if answer.word == "runs":
             raise RelayRuns(f"relay {name} runs as {answer.detail}: end it first")
         if answer.word == "unknown":
@@ -246,7 +269,8 @@ class AsyncClient(AsyncReads):
             NotFound: there is no such dead letter.
             NotReplicated: with ``durability``: it was put back, and may be a dead letter again.
         """
-        answer, short = await _durably(self._store.requeue(check_entry(letter_id, "dead letter"), uuid.uuid4().hex))
+        letter = check_entry(letter_id, "dead letter")
+        answer, short = await _durably(self._store.requeue(letter, uuid.uuid4().hex, ttl_s=self._known_s))
         if answer is None:
             raise NotFound(f"no dead letter {letter_id}")
         return _confirmed(answer, short)
@@ -258,7 +282,8 @@ class AsyncClient(AsyncReads):
             NotFound: there is no such dead letter.
             NotReplicated: with ``durability``: it was dropped, and may be there again.
         """
-        answer, short = await _durably(self._store.drop(check_entry(letter_id, "dead letter"), uuid.uuid4().hex, self._by))
+        letter = check_entry(letter_id, "dead letter")
+        answer, short = await _durably(self._store.drop(letter, uuid.uuid4().hex, self._by, ttl_s=self._known_s))
         if answer.word == "unknown":
             raise NotFound(f"no dead letter {letter_id}")
         _confirmed(None, short)
@@ -275,8 +300,10 @@ class AsyncClient(AsyncReads):
         cid: str | None = None,
     ) -> list[Receipt]:
         """Abort the cycle in flight and consume its message; with ``message``, only if that is the one in processing."""
-        if message is not None and len(rooms) != 1:
-            raise InvalidRequest("a message is one room's: name exactly that room")
+        if message is not None:
+            _check_message(message)
+            if len(rooms) != 1:
+                raise InvalidRequest("a message is one room's: name exactly that room")
         return await self._signal(Mode.INTERRUPT, rooms, everywhere, message, reason, by, cid)
 
     async def stop(

@@ -28,6 +28,8 @@ def time_said(said: str | None) -> dt.datetime | None:
     return found if found.tzinfo is not None else None
 
 
-def time_of_tick(value: int) -> dt.datetime:
-    """The server's time at a value of the logical clock, which is never behind it: a message, a ticket or an incarnation."""
-    return EPOCH + dt.timedelta(microseconds=min(value, _LAST_MS * 1000))
+def time_of_tick(value: float) -> dt.datetime:
+    """The server's time at a value of the logical clock, which is never behind it: a message, a ticket or an incarnation; of a
+    number that is no such value, the nearest time that there is.
+    """
+    return EPOCH + dt.timedelta(microseconds=int(min(max(value, 0), _LAST_MS * 1000)))

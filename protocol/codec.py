@@ -7,6 +7,7 @@ type 1). Tuples come back as lists.
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import uuid
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgpack
 
 from .errors import InvalidBody
 
+TYPES = "None, bool, int, float, str, bytes, list, dict, aware datetime and UUID"
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 _UUID = 1
@@ -24,7 +26,10 @@ def _default(value: Any) -> msgpack.ExtType:
         return msgpack.ExtType(_UUID, value.bytes)
     if isinstance(value, dt.datetime):
         raise InvalidBody("a datetime without a time zone cannot be stored: add one, such as datetime.UTC")
-    raise InvalidBody(f"{type(value).__module__}.{type(value).__qualname__} cannot be stored: use msgpack's types")
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    hint = " (is an await missing?)" if inspect.isawaitable(value) else ""
+    raise InvalidBody(f"what is of type {name} cannot be stored: only {TYPES} can{hint}")
 
 
 def _ext(code: int, data: bytes) -> Any:
@@ -45,18 +50,27 @@ def _check_depth(value: Any) -> None:
     raise InvalidBody(f"nested deeper than {MAX_DEPTH} levels")
 
 
-def encode(value: Any, *, limit: int = MAX_BYTES) -> bytes:
-    """Pack ``value``, at most ``limit`` bytes and 32 levels.
+def encode(value: Any, *, limit: int = MAX_BYTES, what: str = "") -> bytes:
+    """Pack ``value``, at most ``limit`` bytes and 32 levels. ``what`` it is goes before the error.
 
     Raises:
         InvalidBody: a type that cannot be stored, or too large or deep.
     """
+    try:
+        return _pack(value, limit)
+    except InvalidBody as error:
+        if what:
+            raise InvalidBody(f"{what}: {error}") from None
+        raise
+
+
+def _pack(value: Any, limit: int) -> bytes:
     if isinstance(value, dict | list | tuple):
         _check_depth(value)
     try:
         data = msgpack.packb(value, default=_default, datetime=True)
-    except InvalidBody:
-        raise
+    except InvalidBody as error:
+        raise InvalidBody(str(error)) from None  # without msgpack's way to it
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidBody(f"cannot be stored: {error}") from None
     if len(data) > limit:

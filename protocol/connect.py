@@ -26,7 +26,9 @@ DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 CONNECT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_S = 0.5  # for one Sentinel, or one node of a cluster: the next one is asked after that
 SENTINEL_PORT, REDIS_PORT = 26379, 6379
+PLAIN_SCHEMES = ("redis", "rediss", "unix")
 SENTINEL_SCHEMES, CLUSTER_SCHEMES = ("sentinel", "sentinels"), ("cluster", "clusters")  # the latter of each: over TLS
+SCHEMES = (*PLAIN_SCHEMES, *SENTINEL_SCHEMES, *CLUSTER_SCHEMES)
 
 # Lost, going away, loading its data, or demoted to a replica: connect again and repeat. All requests are safe to repeat.
 LOST = (
@@ -82,6 +84,8 @@ def connect(url: str, key: str = "") -> Redis:
     Raises:
         InvalidRequest: the URL is not one, or a file that it names cannot be used.
     """
+    if not isinstance(url, str):
+        raise InvalidRequest(f"not a Redis URL: want a string, got {type(url).__name__}")
     options: dict[str, Any] = {
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
@@ -100,8 +104,12 @@ def connect(url: str, key: str = "") -> Redis:
 
 def _connect(url: str, options: dict[str, Any], key: str) -> Redis:
     scheme, _, rest = url.partition("://")
-    if scheme not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):
+    if scheme in PLAIN_SCHEMES:
+        if scheme == "unix":  # the kernel knows when the other side is gone
+            del options["socket_keepalive"]
         return Redis.from_url(url, **options)
+    if scheme not in (*SENTINEL_SCHEMES, *CLUSTER_SCHEMES):
+        raise ValueError(f"want one that begins with {', '.join(f'{known}://' for known in SCHEMES)}")
     tls: dict[str, Any] = {}
     if scheme in (SENTINEL_SCHEMES[1], CLUSTER_SCHEMES[1]):
         rest, _, query = rest.partition("?")
@@ -163,8 +171,17 @@ def without_password(url: str) -> str:
             urlsplit(url)  # on the Python
     except ValueError:
         return "(a URL that cannot be read)"
-    shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:@]*):.*@", r"\1:***@", url, flags=re.DOTALL)
-    return re.sub(r"([?&]\w*password=)[^&]*", r"\1***", shown)
+    shown = re.sub(r"^((?:[^:]*://|(?![^:]*://))[^:]*):.*@", r"\1:***@", url, flags=re.DOTALL)
+    rest, mark, query = shown.partition("?")
+    return rest + mark + "&".join(map(_option_shown, query.split("&")))
+
+
+def _option_shown(option: str) -> str:
+    """One that is no name and value is the rest of a password with a & in it, perhaps."""
+    name, equals, _ = option.partition("=")
+    if unquote(name).lower().endswith("password"):
+        return f"{name}{equals}***"
+    return option if equals else option and "***"
 
 
 def _reason(error: Exception, url: str) -> str:
@@ -195,6 +212,8 @@ def translate(error: BaseException) -> RedisError:
         return RedisRefused(
             f"Redis refuses: a key is not of the type that greenroom writes (greenroom keys finds it): {message}"
         )
+    if not isinstance(error, redis_errors.ResponseError):
+        return RedisRefused(f"what answers there is not Redis, or speaks its protocol wrongly: {message}. Check the URL")
     return RedisRefused(f"Redis refuses: {message}")
 
 
@@ -251,6 +270,23 @@ async def check_server(redis: Redis) -> list[str]:
         if finding.severity is Severity.ERROR:
             raise RedisRefused(str(finding))
     return [str(finding) for finding in found if finding.severity is Severity.WARNING]
+
+
+class Outage:
+    """Of one who connects again and again: which errors have been told since it worked last. Each try is no news."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def is_news(self, error: BaseException) -> bool:
+        words = str(error)
+        if words in self._told:
+            return False
+        self._told.add(words)
+        return True
+
+    def over(self) -> None:
+        self._told.clear()
 
 
 async def back_off(failures: int, *, first_s: float = 0.05, most_s: float = 2.0) -> None:

@@ -20,7 +20,7 @@ from .connect import connect, open_connection, translate
 from .errors import RedisError
 from .keys import Keys
 from .keyspace import agents_instead, no_such_agent
-from .records import VERSION, text
+from .records import LAYOUT, text
 from .store import Store
 
 PINGS = 21
@@ -182,10 +182,10 @@ class _Doctor:
             return checks.unknown("data", "HGET")
         if version is None:
             return checks.ok("data", f"no worker of {keys.agent} has ever joined here")
-        if text(version) != str(VERSION):
-            says = f"the data of {keys.agent} is of version {text(version)}, this greenroom knows {VERSION}"
+        if text(version) != str(LAYOUT):
+            says = f"the data of {keys.agent} is of version {text(version)}, this greenroom knows {LAYOUT}"
             return checks.error("data", says, "upgrade greenroom here")
-        return checks.ok("data", f"the data of {keys.agent} is of version {VERSION}")
+        return checks.ok("data", f"the data of {keys.agent} is of version {LAYOUT}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 from .clock import time_of_tick
@@ -12,16 +13,18 @@ from .log import log
 from .records import (
     AgentStatus,
     DeadLetter,
+    Output,
     RoomStatus,
     fields,
     read_dead_letter,
     read_hold,
+    read_output,
     read_status,
     text,
 )
 from .store import Store
 
-PAGE = 200
+PAGE, FIRST, PAGE_BYTES = 200, 10, 1024 * 1024
 Entry = tuple[bytes, dict[bytes, bytes]]  # of a stream: its id and fields
 
 
@@ -54,6 +57,15 @@ def _answered(answer: Any) -> Any:
     return answer
 
 
+async def last_output(store: Store, room: str) -> Output | None:
+    """The last thing that a room has sent, if it is still there and greenroom wrote it."""
+    newest = await store.pipeline.command("XREVRANGE", store.keys.outbox(room), "+", "-", "COUNT", 1)
+    for output_id, flat in newest:
+        with suppress(RedisRefused):
+            return read_output(output_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+    return None
+
+
 async def overview(store: Store) -> AgentStatus:
     """The agent as a whole."""
     keys, command = store.keys, store.pipeline.command
@@ -74,7 +86,7 @@ async def overview(store: Store) -> AgentStatus:
         rooms=rooms,
         waiting=max(0, ready - processing),
         processing=processing,
-        oldest=time_of_tick(int(float(oldest[1]))) if oldest else None,
+        oldest=time_of_tick(float(oldest[1])) if oldest else None,
         held=held,
         dead=dead,
         workers=tuple(sorted(map(text, workers))),
@@ -92,15 +104,30 @@ async def pending(store: Store, *words: str | int) -> list[Any]:
     return found
 
 
+class PageSize:
+    """How many entries of a stream are read at once: as many as have 1 MiB, if they are like those before, and 200 at the most.
+    Redis has the whole of a page in its memory, beside what it keeps, until that is sent.
+    """
+
+    def __init__(self) -> None:
+        self.count = FIRST
+
+    def learn(self, page: list[Any]) -> None:
+        size = sum(len(value) for _, flat in page for value in flat)
+        if size:
+            self.count = max(1, min(PAGE, len(page) * PAGE_BYTES // size))
+
+
 async def entry_pages(store: Store, stream: str, start: str) -> AsyncIterator[list[Entry]]:
     """What a stream has from ``start`` on: ids and fields."""
-    while True:
-        page = await store.pipeline.command("XRANGE", stream, start, "+", "COUNT", PAGE)
+    size, asked, page = PageSize(), 0, list[Any]()
+    while len(page) == asked:
+        asked = size.count
+        page = await store.pipeline.command("XRANGE", stream, start, "+", "COUNT", asked)
+        size.learn(page)
         if page:
             yield [(entry, dict(zip(flat[::2], flat[1::2], strict=True))) for entry, flat in page]
             start = f"({text(page[-1][0])}"
-        if len(page) < PAGE:
-            return
 
 
 async def letter_pages(store: Store) -> AsyncIterator[list[DeadLetter]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import InvalidRequest
 from .inspection import entry_pages, pending, statuses
+from .keys import check_name
 from .records import Mode, Phase, RoomStatus, fields, text
 from .store import Store
 
@@ -37,13 +38,15 @@ async def room_pages(
     """The rooms that fit, as they are when they are reached. What moves meanwhile may be missed; nothing is told twice.
 
     Raises:
-        InvalidRequest: there is no such phase, mode, order or limit.
+        InvalidRequest: there is no such phase, mode, order or limit, or can be no worker of that name.
     """
     phase, mode, sort = _one_of(Phase, phase, "phase"), _one_of(Mode, mode, "mode"), _one_of(Sort, sort, "sort")
     if mode == Mode.INTERRUPT:
         raise InvalidRequest("mode: a room is held by a stop or a pause, or plays")
-    if limit is not None and limit < 0:
-        raise InvalidRequest(f"limit: want 0 or more, got {limit}")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidRequest(f"limit: want a whole number of 0 or more, got {limit!r}")
+    if worker is not None:
+        check_name(worker, "worker name")
     left = sys.maxsize if limit is None else limit
     names = _candidates(store, phase, worker)
     if sort is not None:

@@ -18,6 +18,8 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
+from .errors import RedisError
+
 DEPTH = 15  # the innermost frames of an error that are shown
 MOST = 10  # errors that are shown of those that it came of, or is a group of
 MOST_CHARS = 20_000  # of a field of a record that another process forwards
@@ -26,6 +28,7 @@ _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
 _EVENT = re.compile(r"[a-z_]{1,50}\.[a-z_]{1,50}")
 _FIELD = re.compile(r"(?!(?:level|event|self|exc_info|stack_info)$)[a-z_]{1,50}")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # but tab and line feed
 _LOGGER = logging.getLogger("greenroom")
 _RENDER = structlog.processors.LogfmtRenderer(key_order=["event"], bool_as_flag=False)
 
@@ -42,9 +45,15 @@ def _render(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[s
     exc_info, stack = event.pop("exc_info", None), event.pop("stack", [])
     line = {"event": event.pop("event"), **_thread.fields, **event}
     line = {key: str(value) if isinstance(value, BaseException) else value for key, value in line.items()}
-    text = "\n".join((str(_RENDER(logger, name, dict(line))), *stack))
+    shown = {key: harmless(value) if isinstance(value, str) else value for key, value in line.items()}
+    text = "\n".join((str(_RENDER(logger, name, shown)), *stack))
     known = line | {"stack": "\n".join(stack)} if stack else line
     return (text,), {"exc_info": exc_info, "extra": {"greenroom": known}}
+
+
+def harmless(text: str) -> str:
+    """The text without what a terminal would obey, or a reader take for the end of a line, but for line feeds."""
+    return _CONTROL.sub(lambda match: repr(match[0])[1:-1], text)
 
 
 log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
@@ -78,6 +87,11 @@ def bound_as_here(work: Callable[[], object]) -> Callable[[], None]:
             work()
 
     return run
+
+
+def failed(error: BaseException | None) -> dict[str, Any]:
+    """The fields for a part that failed: of what Redis refuses one line, for its operator; of all else the traceback."""
+    return {"error": error} if isinstance(error, RedisError) else {"exc_info": error}
 
 
 def told(error: BaseException) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
 from .errors import RedisRefused, ReplyLost
+from .inspection import PageSize
 from .log import log
 from .records import Kind, Output, entry_id, read_output, text
 from .store import Enqueued, Store
 from .wakeups import Wakeups
 
-PAGE = 200
 LOOK_S = 5.0  # readers look by themselves this often, should every hint be lost
 
 
@@ -22,6 +22,7 @@ class Outbox:
 
     def __init__(self, opened: Callable[[], tuple[Store, Wakeups]], room: str) -> None:
         self._opened = opened
+        self._size = PageSize()
         self.room = room
 
     @property
@@ -37,8 +38,9 @@ class Outbox:
         """What is there from ``start`` on."""
         store = self._store
         while True:
-            words = ("XRANGE", store.keys.outbox(self.room), start, "+", "COUNT", PAGE)
-            entries = await store.pipeline.command(*words)
+            asked = self._size.count
+            entries = await store.pipeline.command("XRANGE", store.keys.outbox(self.room), start, "+", "COUNT", asked)
+            self._size.learn(entries)
             for output_id, flat in entries:
                 start = f"({text(output_id)}"
                 try:
@@ -47,7 +49,7 @@ class Outbox:
                     log.warning("output.unreadable", room=self.room, error=error)
                 else:
                     yield output
-            if len(entries) < PAGE:
+            if len(entries) < asked:
                 return
 
     async def follow(self, start: str, hint: asyncio.Event) -> AsyncIterator[Output]:

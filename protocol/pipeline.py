@@ -69,6 +69,13 @@ def _pack(*words: Word) -> bytes:
     return packed
 
 
+def _tell_of(error: Exception) -> None:
+    if is_lost(error) or is_full(error):
+        log.warning("redis.lost", error=str(error))
+    else:  # a reply that is no Redis protocol, say
+        log.error("redis.confused", exc_info=error)
+
+
 class Pipeline:
     """A connection that runs scripts and plain commands for one event loop.
 
@@ -171,12 +178,10 @@ class Pipeline:
             except NewerVersion as error:
                 self._fail(error)
             except Exception as error:  # nothing may end this loop
-                if self._is_lost(error):
-                    self._lose(error)
-                elif isinstance(error, ResponseError):
+                if isinstance(error, ResponseError) and not self._is_lost(error):
                     self._fail(translate(error))
-                else:  # a reply that is no Redis protocol, say
-                    log.exception("redis.confused")
+                else:
+                    self._lose(error)
             self.connected = False
             self._repeat_sent()
             if not self._waiting and self._patience_s is not None:
@@ -205,10 +210,10 @@ class Pipeline:
         if self.connected or not self._failures:
             silent_s = REPLY_TIMEOUT_S if self.connected and isinstance(error, TimeoutError) else 0.0
             self._lost_at = now_s - silent_s
-            log.warning("redis.lost", error=str(error))
+            _tell_of(error)
         if self._patience_s is not None:
             why = translate(error)
-            if isinstance(why, RedisRefused) or now_s - self._lost_at >= self._patience_s:
+            if (is_lost(error) and isinstance(why, RedisRefused)) or now_s - self._lost_at >= self._patience_s:
                 self._fail(why)
 
     async def _load(self, connection: AbstractConnection) -> None:

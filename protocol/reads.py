@@ -12,7 +12,7 @@ from .audit import SignalEntry, signal_pages
 from .errors import InvalidRequest, NotFound
 from .fleet import WorkerStatus
 from .keys import Keys, check_room
-from .records import AgentStatus, DeadLetter, Event, RoomStatus, read_dead_letter, read_event
+from .records import AgentStatus, DeadLetter, Event, Output, RoomStatus, read_dead_letter, read_event
 from .relays import RelayStatus
 from .store import Store
 
@@ -114,6 +114,10 @@ class AsyncReads:
         """A room as it is now; a room that has nothing is one with no phase and no hold."""
         return (await inspection.statuses(self._store, [check_room(room)]))[0]
 
+    async def last_output(self, room: str) -> Output | None:
+        """The newest of the room's outputs, if any is there."""
+        return await inspection.last_output(self._store, check_room(room))
+
     def rooms(
         self,
         *,
@@ -137,7 +141,7 @@ class AsyncReads:
         hash greenroom did not write has that as its ``last_error``.
 
         Raises:
-            InvalidRequest: there is no such phase, mode, order or limit.
+            InvalidRequest: there is no such phase, mode, order or limit, or can be no worker of that name.
         """
         return each(self._room_pages(phase, mode, worker, sort, limit))
 

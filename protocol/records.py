@@ -272,7 +272,7 @@ def check_version(version: bytes, known: int, what: str) -> None:
     Raises:
         NewerVersion: that it was.
     """
-    if not version.isdigit() or int(version) > known:
+    if not version.isdigit() or len(version) > 18 or int(version) > known:
         raise NewerVersion(f"{what} was written by a newer greenroom (version {text(version)[:20]}, here {known}): upgrade")
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import os
+import secrets
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -30,6 +32,7 @@ STOP_DEADLINE_S = 10.0
 _POLL_S = 0.02
 _PROBE_TIMEOUT_S = 2.0
 _FRESH_PORTS = 5
+_PORTS = range(25_000, 32_000)
 
 StrPath = str | os.PathLike[str]
 
@@ -202,8 +205,13 @@ def _ports_in(file: Path) -> list[int]:
 
 
 def _free_port(_: object) -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:  # may be taken again before the server binds it: then try the next
-        return int(probe.getsockname()[1])
+    """A port below those that systems give to connections (from 32,768 on): one of theirs would be taken by somebody's
+    connection when the server is away for a moment, and it could not come back to its URL.
+    """
+    for port in (*(secrets.choice(_PORTS) for _ in range(_FRESH_PORTS)), 0):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)) as probe:
+            return int(probe.getsockname()[1])  # may be taken again before the server binds it: then try the next
+    raise RedisUnavailable("no port is free for a redis-server")
 
 
 def _refuse_downgrade(server: Path, directory: Path) -> None:

@@ -157,20 +157,20 @@ class Store:
     async def close(self) -> None:
         await self.pipeline.close()
 
-    # Messages. ------------------------------------------------------------------------------------
+    # Messages. A request is known for ``ttl_s``, should it arrive once more. ----------------------------
 
     def enqueue(self, room: str, body: bytes, *, key: str, key_ttl_s: int, limit: int) -> Future[Enqueued | Answer]:
         return self.pipeline.run("enqueue", room, key, key_ttl_s, limit, body, decode=_enqueued, durable=True)
 
-    def discard(self, room: str, message: int, request: str) -> Future[Answer]:
-        return self.pipeline.run("discard", room, entry_id(message), request, decode=_answer, durable=True)
+    def discard(self, room: str, message: int, request: str, *, ttl_s: int) -> Future[Answer]:
+        return self.pipeline.run("discard", room, entry_id(message), request, ttl_s, decode=_answer, durable=True)
 
-    def requeue(self, dead_id: str, request: str) -> Future[tuple[str, int] | None]:
+    def requeue(self, dead_id: str, request: str, *, ttl_s: int) -> Future[tuple[str, int] | None]:
         """The room and the new message's id, or None when there is no such dead letter. May hold NewerVersion."""
-        return self.pipeline.run("requeue", dead_id, request, decode=_requeued, durable=True)
+        return self.pipeline.run("requeue", dead_id, request, ttl_s, decode=_requeued, durable=True)
 
-    def drop(self, dead_id: str, request: str, by: str) -> Future[Answer]:
-        return self.pipeline.run("drop", dead_id, request, by, decode=_answer, durable=True)
+    def drop(self, dead_id: str, request: str, by: str, *, ttl_s: int) -> Future[Answer]:
+        return self.pipeline.run("drop", dead_id, request, ttl_s, by, decode=_answer, durable=True)
 
     # Cycles. --------------------------------------------------------------------------------------
 
@@ -285,9 +285,9 @@ class Store:
         """What is due in a room, after ``done`` was handed over, or ``rejected`` says why it was not."""
         return self.pipeline.run("deliver", name, token, room, done, rejected, decode=_due)
 
-    def forget_relay(self, name: str, request: str, cursor: str) -> Future[Answer]:
+    def forget_relay(self, name: str, request: str, cursor: str, *, ttl_s: int) -> Future[Answer]:
         """Go on from ``cursor``, at first 0: of ``more`` it is the detail."""
-        return self.pipeline.run("forget_relay", name, request, cursor, decode=_answer, durable=True)
+        return self.pipeline.run("forget_relay", name, request, ttl_s, cursor, decode=_answer, durable=True)
 
 
 def read_ready(reply: Any) -> list[tuple[str, str]]:

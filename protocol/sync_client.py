@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Literal, Self, TypeVar, overload
 
 from . import keyspace
@@ -28,6 +31,11 @@ def _each(pages: Iterator[list[T]]) -> Iterator[T]:
         yield from page
 
 
+def _end(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+    if pid == os.getpid():  # else the thread is another process'
+        loop.call_soon_threadsafe(loop.stop)
+
+
 class Client:
     """Talks to the rooms of one agent. Safe to use from several threads; what each verb does stands at ``AsyncClient``."""
 
@@ -45,6 +53,8 @@ class Client:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._forgotten: weakref.finalize[..., Client] | None = None
+        self._pid = os.getpid()  # of the process that has the thread
         self._closed = False
 
     @property
@@ -61,7 +71,9 @@ class Client:
         """Close the connections and end the thread; calls that wait in other threads fail with RedisUnavailable."""
         with self._lock:
             self._closed = True
-            if self._loop is None or self._thread is None:
+            if self._forgotten is not None:
+                self._forgotten.detach()
+            if self._loop is None or self._thread is None or self._pid != os.getpid():
                 return
             asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -75,7 +87,12 @@ class Client:
             await asyncio.wait(calls)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._begin(work)
+        try:
+            future = self._begin(work)
+        except BaseException:  # a KeyboardInterrupt, say: nobody would ever await it, and Python would complain of that
+            with suppress(ValueError):  # it runs by now
+                work.close()
+            raise
         try:
             return future.result()
         except BaseException:
@@ -89,13 +106,21 @@ class Client:
                 work.close()
                 raise GreenroomError("this client is closed")
             if self._loop is None:
+                self._pid = os.getpid()
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="greenroom-client", daemon=True)
+                # The thread keeps alive what runs on it; of one that is forgotten, and not closed, it ends when nobody has it.
+                serving = (self._loop, self._client)
+                self._thread = threading.Thread(target=self._serve, args=serving, name="greenroom-client", daemon=True)
                 self._thread.start()
+                self._forgotten = weakref.finalize(self, _end, self._loop, self._pid)
+                self._forgotten.atexit = False
+            if self._pid != os.getpid():  # its thread is not there, and nothing would ever be answered
+                work.close()
+                raise GreenroomError("this client was in use before this process was forked: make one in each process")
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    def _serve(loop: asyncio.AbstractEventLoop, _: AsyncClient) -> None:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
@@ -190,6 +215,9 @@ class Client:
 
     def status(self, room: str) -> RoomStatus:
         return self._run(self._client.status(room))
+
+    def last_output(self, room: str) -> Output | None:
+        return self._run(self._client.last_output(room))
 
     def rooms(
         self,

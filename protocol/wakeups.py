@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any
 
 from redis.asyncio import Redis
@@ -30,23 +30,26 @@ class Wakeups:
         self._connection: AbstractConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
-    @asynccontextmanager
-    async def watch(self, channel: str) -> AsyncIterator[asyncio.Event]:
-        """An event that is set whenever there may be something new."""
-        name, event = channel.encode(), asyncio.Event()
-        first = name not in self._watched
-        self._watched.setdefault(name, set()).add(event)
-        try:
-            if self._task is None:
-                self._task = asyncio.create_task(self._keep_listening(), name="greenroom-wakeups")
-            elif first:
-                await self._tell("SUBSCRIBE", name)
-            yield event
-        finally:
-            self._watched[name].discard(event)
-            if not self._watched[name]:
-                del self._watched[name]
-                await self._tell("UNSUBSCRIBE", name)
+    def watch(self, channel: str) -> Watch:
+        """An event that is set whenever there may be something new, for ``async with``."""
+        return Watch(self, channel.encode())
+
+    async def begin(self, channel: bytes, event: asyncio.Event) -> None:
+        """Set the event with each hint, from now on."""
+        first = channel not in self._watched
+        self._watched.setdefault(channel, set()).add(event)
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_listening(), name="greenroom-wakeups")
+        elif first:
+            await self._tell("SUBSCRIBE", channel)
+
+    async def end(self, channel: bytes, event: asyncio.Event) -> None:
+        """Set it no more."""
+        events = self._watched[channel]
+        events.discard(event)
+        if not events:
+            del self._watched[channel]
+            await self._tell("UNSUBSCRIBE", channel)
 
     async def close(self) -> None:
         """Stop listening; whoever waits is told to look, and finds what the connection's end means for him."""
@@ -85,6 +88,30 @@ class Wakeups:
         async for reply in published(connection):
             for event in self._watched.get(reply[1], ()):
                 event.set()
+
+
+class Watch:
+    """One reader's interest in a channel. No generator: a loop that ends closes all of those at once, in no order, and so this
+    one under the reader's, which is still to leave it.
+    """
+
+    def __init__(self, wakeups: Wakeups, channel: bytes) -> None:
+        self._wakeups = wakeups
+        self._channel = channel
+        self._event = asyncio.Event()
+
+    async def __aenter__(self) -> asyncio.Event:
+        try:
+            await self._wakeups.begin(self._channel, self._event)
+        except BaseException:
+            await self._wakeups.end(self._channel, self._event)
+            raise
+        return self._event
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._wakeups.end(self._channel, self._event)
 
 
 async def published(connection: AbstractConnection) -> AsyncIterator[list[Any]]:

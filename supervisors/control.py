@@ -10,8 +10,8 @@ from typing import Any
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from ..actors.transitions import Signal
-from ..protocol.connect import back_off, open_connection
+from ..actors.room_events import Signal
+from ..protocol.connect import Outage, back_off, open_connection
 from ..protocol.errors import InvalidRequest
 from ..protocol.keys import check_room
 from ..protocol.log import log
@@ -35,7 +35,7 @@ class ControlListener(Service):
         self._store = worker.context.store
 
     async def run(self) -> None:
-        failures = 0
+        failures, outage = 0, Outage()
         while True:
             try:
                 async with open_connection(self._store.redis) as connection:
@@ -44,8 +44,10 @@ class ControlListener(Service):
                     while True:
                         await self._read(connection)
                         failures = 0
+                        outage.over()
             except (RedisError, OSError, TimeoutError) as error:
-                log.warning("control.lost", error=str(error))
+                if outage.is_news(error):
+                    log.warning("control.lost", error=str(error))
             await back_off(failures)
             failures += 1
 

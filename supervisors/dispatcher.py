@@ -10,7 +10,7 @@ from functools import partial
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from ..protocol.connect import back_off, open_connection
+from ..protocol.connect import Outage, back_off, open_connection
 from ..protocol.errors import RedisError as GreenroomRedisError
 from ..protocol.log import log
 from ..protocol.store import read_ready
@@ -40,33 +40,36 @@ class Dispatcher(Service):
             parts.create_task(self._forever(self._read))
             parts.create_task(self._forever(self._recover))
 
-    async def _forever(self, part: Callable[[], Awaitable[None]]) -> None:
-        failures = 0
+    async def _forever(self, part: Callable[[Outage], Awaitable[None]]) -> None:
+        failures, outage = 0, Outage()
         while True:
             started = asyncio.get_running_loop().time()
             try:
-                await part()
+                await part(outage)
             except (RedisError, OSError, TimeoutError, GreenroomRedisError) as error:
-                log.warning("dispatcher.lost", error=str(error))
+                if outage.is_news(error):
+                    log.warning("dispatcher.lost", error=str(error))
                 self._worker.rescan.set()
             failures = failures + 1 if asyncio.get_running_loop().time() - started < STABLE_S else 0
             await back_off(failures)
 
-    async def _read(self) -> None:
+    async def _read(self, outage: Outage) -> None:
         """Hand over what is ready, as many rooms as there are free slots."""
         async with open_connection(self._store.redis) as connection:
             self._worker.context.counts.connected["ready"] += 1
             while True:
                 free = await self._worker.context.slots.wait_free()
                 await self._read_new(connection, min(free, PAGE))
+                outage.over()
 
-    async def _recover(self) -> None:
+    async def _recover(self, outage: Outage) -> None:
         """Adopt rooms of dead workers, and resume what this worker owns, at its own pace beside the new work."""
         worker, rescan_s = self._worker, self._worker.lease_s * RESCAN_LEASES
         rescan_at = 0.0
         while True:
             free = await worker.context.slots.wait_free()
             moved = await self._store.adopt(worker.name, min(free, PAGE))
+            outage.over()
             now = asyncio.get_running_loop().time()
             if moved or worker.rescan.is_set() or now >= rescan_at:
                 rescan_at = now + rescan_s

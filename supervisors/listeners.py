@@ -20,7 +20,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ..actors.loop import LoopThread
-from ..protocol.connect import back_off, open_connection
+from ..protocol.connect import Outage, back_off, open_connection
 from ..protocol.errors import GreenroomError, InvalidRequest
 from ..protocol.log import bound, log, told
 from ..protocol.records import Event, EventKind, read_event, text
@@ -234,15 +234,17 @@ class ListenerFeed(Service):
         self._listeners = listeners
 
     async def run(self) -> None:
-        failures = 0
+        failures, outage = 0, Outage()
         while True:
             await self._listeners.until(lambda: self._listeners.seen is not None)
             try:
                 async with open_connection(self._store.redis) as connection:
                     while await self._read(connection):
                         failures = 0
+                        outage.over()
             except (RedisError, OSError, TimeoutError) as error:
-                log.warning("listeners.lost", error=str(error))
+                if outage.is_news(error):
+                    log.warning("listeners.lost", error=str(error))
             await back_off(failures)
             failures += 1
 

@@ -50,7 +50,11 @@ class Notifier:
         """Over the lifeline that a parent has given, if it goes both ways."""
         watchdog_s, connection = _watchdog_s(environment), None
         with suppress(OSError):
-            connection = socket.socket(fileno=os.dup(lifeline))
+            end = os.dup(lifeline)
+            try:
+                connection = socket.socket(fileno=end)
+            except OSError:  # a pipe
+                os.close(end)
         return cls(connection, watchdog_s)
 
     @property

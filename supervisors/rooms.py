@@ -15,9 +15,10 @@ import pykka
 from ..actors.loop_actor import LoopActor, monitor, tell
 from ..actors.mailbox import Control
 from ..actors.room import CycleFailed, Room, RoomContext, names_of
-from ..actors.transitions import Drain, Lost, Ready, RoomMachine, Signal
+from ..actors.room_events import Drain, Lost, Ready, Signal
+from ..actors.transitions import RoomMachine
 from ..protocol.errors import RedisError
-from ..protocol.log import log
+from ..protocol.log import failed, log
 from .restart import RestartHistory, RestartPolicy
 
 # How often a room may fail before it is stopped durably. A message has a budget of its own, and a dead letter leaves its room
@@ -174,7 +175,7 @@ class RoomSupervisor(LoopActor):
         redis_failed = isinstance(failure, RedisError)
         self._context.counts.restarts["failed" if recorded else "redis" if redis_failed else "crashed"] += 1
         if not recorded:
-            log.error("room.crashed", **names_of(room, exited.machine.grant), exc_info=failure)
+            log.error("room.crashed", **names_of(room, exited.machine.grant), **failed(failure))
         if redis_failed:  # Redis' trouble, and every room's, or a broken record: no reason to stop this one
             self._restart_in(self._refused(child), room, child)
             return

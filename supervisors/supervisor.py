@@ -16,7 +16,7 @@ from pykka.messages import _ActorStop
 from ..actors.loop import LoopThread
 from ..actors.loop_actor import Monitor, _turn_away
 from ..protocol.errors import GreenroomError, InvalidRequest, NotFound
-from ..protocol.log import log
+from ..protocol.log import failed, log
 from .answering import Answering
 from .child import Child, ChildInfo, ChildSpec, Run
 from .restart import Restart, RestartHistory, RestartPolicy
@@ -88,7 +88,7 @@ class Supervisor(Answering):
 
     def children(self) -> tuple[ChildInfo, ...]:
         """What it supervises, in order. Temporary children that have ended are forgotten."""
-        return tuple(child.info() for child in self._children.values())
+        return tuple(child.info() for child in tuple(self._children.values()))  # a thread may ask while one comes or goes
 
     def whereis(self, name: str) -> pykka.ActorRef[Any] | None:
         """The actor that has this name now; None while there is none. From any thread."""
@@ -214,7 +214,7 @@ class Supervisor(Answering):
             self._failed(child, failure)
         else:
             if failure is not None:
-                log.warning("child.failed", child=child.spec.name, exc_info=failure)
+                log.warning("child.failed", child=child.spec.name, **failed(failure))
             self._over(child)
 
     def _failed(self, child: Child, failure: BaseException | None) -> None:
@@ -223,12 +223,14 @@ class Supervisor(Answering):
         spent = self._history.next_delay_s(now_s) is None
         delay_s = child.history.next_delay_s(now_s)
         if spent or delay_s is None:
-            log.error("child.failed_too_often", child=name, exc_info=failure)
-            error = BudgetSpent(f"{name} failed too often: {failure!r}")
+            log.error("child.failed_too_often", child=name, **failed(failure))
+            error = BudgetSpent(
+                f"{name} failed too often: {failure!r}" if failure else f"{name} was stopped too often from outside"
+            )
             error.__cause__ = failure
             self._close(error)
             return
-        log.warning("child.failed", child=name, restart_in_s=delay_s, exc_info=failure)
+        log.warning("child.failed", child=name, restart_in_s=round(delay_s, 3), **failed(failure))
         if self._strategy is Strategy.ONE_FOR_ONE:
             self._bring_up([child], delay_s, first=False)
         else:  # one restart at a time, of all who wait for one

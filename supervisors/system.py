@@ -22,9 +22,9 @@ from ..actors.isolation import ChildPool
 from ..actors.loop import LoopThread
 from ..actors.loop_actor import monitor
 from ..actors.room import RoomContext
+from ..actors.room_events import Drain
 from ..actors.runner import Runner, Starter
 from ..actors.slots import Slots
-from ..actors.transitions import Drain
 from ..protocol.client import DEFAULT_REDIS
 from ..protocol.connect import check_server, connect, translate, without_password
 from ..protocol.errors import GreenroomError, InvalidRequest, NewerVersion
@@ -131,6 +131,7 @@ class ActorSystem:
         self._stopped = threading.Event()
         self._closing: asyncio.Future[None] | None = None
         self._started = False
+        self._pid = os.getpid()  # of the process that has its threads
         self._stopping = False
         fields = {"agent": self._keys.agent, "worker": self.name}
         self._log = log.bind(**fields)  # for the threads of the host
@@ -153,7 +154,7 @@ class ActorSystem:
         with self._lock:
             if self._started:
                 raise GreenroomError("an ActorSystem is started once: make a new one")
-            self._started = True
+            self._started, self._pid = True, os.getpid()
         try:
             starter = self._pool or Runner(self._spec, self._keys.agent, self._spec.agent_class(), self._user)
             self._control.start()
@@ -273,10 +274,15 @@ class ActorSystem:
         """Take no new work, let cycles finish within ``grace``, give the rest back with their attempt refunded, and leave.
 
         May be called from any thread but the agent's own, and more than once; a later call waits for the first.
+
+        Raises:
+            GreenroomError: it was started by another process, which has forked this one.
         """
         with self._lock:
             if not self._started:
                 return
+            if self._pid != os.getpid():  # its threads are not there
+                raise GreenroomError("this ActorSystem was started before this process was forked: start one in each process")
         self._begun.wait()
         with self._lock:
             first, self._stopping = not self._stopping, True
@@ -383,7 +389,7 @@ class ActorSystem:
 
         False during an outage, at the latest when the lease has run out; true again by itself.
         """
-        if not self._begun.is_set() or self._stopping or self._ended.done():
+        if not self._begun.is_set() or self._stopping or self._ended.done() or self._pid != os.getpid():
             return False
         return self._store.pipeline.connected and time.monotonic() < self._worker.held_until_s
 

@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import socket
 import time
 
 _numbers = itertools.count(1)
+# Each process of this run has ports of its own. They are below those that the system gives to connections: one of these may
+# be somebody's before the server that it was meant for has started, or while it is away for a moment.
+_BLOCK = 500
+_FIRST_PORT = 10_000 + _BLOCK * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 10)
+_offsets = itertools.count(random.SystemRandom().randrange(_BLOCK))
+BUS = 10_000  # how far above its port the port lies on which a node of a Redis Cluster talks to the others
 RECEIVE_S = 60.0
 
 
 def unique(prefix: str = "test") -> str:
     """A valid name that no other test, and no other process of this run, uses."""
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
+
+
+def free_port() -> int:
+    """A port that nobody listens on, nor on its bus port, and that this process has not given to anybody lately."""
+    for _ in range(_BLOCK):
+        port = _FIRST_PORT + next(_offsets) % _BLOCK
+        try:
+            for each in (port, port + BUS):
+                socket.create_server(("127.0.0.1", each)).close()
+        except OSError:
+            continue
+        return port
+    raise AssertionError(f"no port is free from {_FIRST_PORT} on")
 
 
 class Receiver:

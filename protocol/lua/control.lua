@@ -57,7 +57,7 @@ local function interrupt(room)
   local outcome = 'applied'
   if h.cycle then outcome = abort(h)
   else
-    consume(h, id, h.settled or '0', 0)
+    consume(h, id, last_ticket(h), 0)
     park(h)
   end
   save(h)

@@ -1,5 +1,5 @@
 -- Drops a message that waits, on purpose.
--- ARGV: room, message id, request
+-- ARGV: room, message id, request, how long it is remembered, in seconds
 -- Answers: {'discarded'} | {'processing'} (a cycle runs on it: interrupt that) | {'unknown'}
 -- Events: message.discarded
 local room, id, request = ARGV[1], ARGV[2], ARGV[3]
@@ -18,5 +18,5 @@ output(room, 'discarded', id, '0', 0, '')
 event('message.discarded', 'room', room, 'message', id)
 if not h.cycle then park(h) end
 save(h)
-call('SET', request_key, 'discarded', 'EX', FORGET_S)
+call('SET', request_key, 'discarded', 'EX', ARGV[4])
 return { 'discarded', '' }

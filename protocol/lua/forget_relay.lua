@@ -1,8 +1,8 @@
 -- Forgets a relay that is gone for good: what it has not handed over is kept no longer than it would be without it.
--- ARGV: relay, request, where to go on (what 'more' said, or 0)
+-- ARGV: relay, request, how long it is remembered, in seconds, where to go on (what 'more' said, or 0)
 -- Answers: {'ok'} | {'more', where to go on} (ask again: it has more rooms) | {'runs', the token that has the lease} | {'unknown'}
 -- Events: relay.forgotten
-local name, request, cursor = ARGV[1], ARGV[2], ARGV[3] or '0'
+local name, request, cursor = ARGV[1], ARGV[2], ARGV[4] or '0'
 local request_key = G .. ':seen:' .. request
 local ROOMS_MOST = 500 -- in one call: other clients wait for it
 local undelivered = undelivered_key(name)
@@ -12,7 +12,7 @@ if not call('GET', request_key) then
   if holder then return { 'runs', holder } end
   if call('HDEL', RELAYS, name) + call('EXISTS', undelivered) == 0 then return { 'unknown', '' } end
   call('HDEL', RELAYS_SEEN, name)
-  call('SET', request_key, 'ok', 'EX', FORGET_S)
+  call('SET', request_key, 'ok', 'EX', ARGV[3])
   event('relay.forgotten', 'relay', name)
 end
 if call('HEXISTS', RELAYS, name) == 1 then return { 'ok', '' } end -- it has come back meanwhile

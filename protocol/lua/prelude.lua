@@ -65,18 +65,20 @@ end
 
 local now = iso(now_ms)
 
+-- The whole number that a text says; nil when it is none, there is no text, or Lua and Redis would not agree on so great a one.
+local function whole(text) return text and #text <= 16 and text:match('^%d+$') and tonumber(text) or nil end
+
 -- The logical clock: source of message ids and tickets, so that both are ordered and never reused. It is never behind the
 -- server's time in microseconds: a Redis that has lost its last writes (a crash, a fail-over) must not give out again what a
 -- worker or a client still has from them. Exact up to 2^53, which is the year 2255.
 local now_us = time[1] * 1000000 + time[2]
 local function tick()
-  local value = math.max((tonumber(call('HGET', G, 'clock') or nil) or 0) + 1, now_us)
+  local clock = tonumber(call('HGET', G, 'clock') or nil) or 0
+  if not (clock < 9007199254740992) then clock = 0 end -- no script wrote that
+  local value = math.max(clock + 1, now_us)
   call('HSET', G, 'clock', string.format('%d', value))
   return value
 end
-
--- The whole number that a text says; nil when it is none, or there is no text.
-local function whole(text) return text and text:match('^%d+$') and tonumber(text) or nil end
 
 -- What G says for nearly every script, read once: the mode, and what is to be kept.
 local about_agent = nil
@@ -235,8 +237,12 @@ local function unready(h)
   h.ready, h.owner, h.claims = nil, nil, nil
 end
 
-local function end_cycle(h)
-  if h.cycle then h.settled = h.cycle end
+-- The ticket of the last cycle that has ended, for outputs and events of its message. One that died with its worker has a mark:
+-- what that worker still sends for it was not answered before, and is fenced.
+local function last_ticket(h) return h.settled and h.settled:match('^%d+') or '0' end
+
+local function end_cycle(h, died)
+  if h.cycle then h.settled = died and h.cycle .. '!' or h.cycle end
   h.cycle, h.seq, h.shield, h.abort, h.deferred, h.abort_cid, h.claimed_at = nil, nil, nil, nil, nil, nil, nil
 end
 
@@ -316,7 +322,7 @@ local function answered(h, request)
 end
 
 local function dead_letter(h, id, fields, error)
-  local ticket = h.settled or '0'
+  local ticket = last_ticket(h)
   local own, said = {}, { room = h.room, message = id, attempts = h.attempt or 0, error = error, died_at = now }
   for i = 1, math.min(#fields, FIELDS_MAX), 2 do -- a message that was written by hand may have any, and too many
     if not said[fields[i]] then own[#own + 1], own[#own + 2] = fields[i], fields[i + 1] end
@@ -343,7 +349,7 @@ local function bury(h)
       cycle_event('cycle.crashed', h, id, ticket, 'attempt', h.attempt)
     end
   end
-  end_cycle(h)
+  end_cycle(h, true)
   if abort == 'interrupt' then consume(h, id, ticket, seq) end
 end
 
@@ -360,7 +366,7 @@ end
 -- it is for any worker. Said once only, however often it is tried: `news` is for who is to log it.
 local function put_off(h, id, why, wait)
   if h.last_error ~= why then
-    cycle_event('message.newer', h, id, h.settled or '0', 'error', why)
+    cycle_event('message.newer', h, id, last_ticket(h), 'error', why)
     h.news = why
   end
   h.last_error = why
@@ -412,9 +418,17 @@ local function take(h, ask)
   end
 end
 
--- After a cycle: take the next message, or (draining, or others wait, or the room was adopted meanwhile and so has no owner)
--- give the room back for anyone.
+-- Whether the worker that ran this cycle has a newer incarnation, which joined since: both numbers are of one clock, and so have as
+-- many digits. Asked when much is written already, so that nothing may fail here.
+local function superseded(h, ticket)
+  if not h.owner then return false end
+  local newest = redis.pcall('HGET', G .. ':worker:' .. h.owner, 'incarnation')
+  return type(newest) == 'string' and #newest == #ticket and newest > ticket
+end
+
+-- After a cycle: take the next message, or (draining, or others wait, or the room was adopted meanwhile and so has no owner, or
+-- its worker is superseded, and what it took would be charged as a crash) give the room back for anyone.
 local function go_on(h, ask)
-  if ask.next == '1' and h.owner then return take(h, ask) end
+  if ask.next == '1' and h.owner and not superseded(h, ask.request) then return take(h, ask) end
   return give_back(h, ask.request)
 end

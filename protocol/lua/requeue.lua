@@ -1,5 +1,5 @@
 -- Puts a dead letter back at the tail of its room's queue, as a new message with a fresh budget.
--- ARGV: dead letter's entry id, request
+-- ARGV: dead letter's entry id, request, how long it is remembered, in seconds
 -- Answers: {'ok', room, new message id} | {'unknown'} | {'newer', its version} (written by a newer greenroom: left as it is)
 -- Events: message.requeued
 local entry_id, request = ARGV[1], ARGV[2]
@@ -24,5 +24,5 @@ event('message.requeued', 'room', room, 'message', id, 'dead', fields.message or
 local h = load(room)
 if not h.ready and not h.cycle then park(h) end
 save(h)
-call('SET', request_key, id .. ' ' .. room, 'EX', FORGET_S)
+call('SET', request_key, id .. ' ' .. room, 'EX', ARGV[3])
 return { 'ok', room, id }

@@ -4,8 +4,8 @@
 -- Events: none
 local worker, incarnation = ARGV[1], ARGV[2]
 if call('HGET', G .. ':worker:' .. worker, 'incarnation') ~= incarnation then return { 'lost', '' } end
-local by = call('HGET', G, 'keep_by')
-if by and tonumber(by) > tonumber(incarnation) then return { 'superseded', by } end
+local by = whole(call('HGET', G, 'keep_by'))
+if by and by > tonumber(incarnation) then return { 'superseded', string.format('%.0f', by) } end
 call('HSET', G, 'keep_by', incarnation)
 for i = 3, #ARGV, 2 do
   if ARGV[i + 1] == '' then call('HDEL', G, 'keep_' .. ARGV[i])

@@ -5,7 +5,7 @@
 --   consume  the abort was an interrupt: the message has ended. May carry new state and a closing output
 --   release  stopped, or given back at shutdown: the attempt is refunded
 --   too_new  this worker is too old for what it found: the attempt is refunded; from the retry time on any worker may try
---   fail     the attempt stays charged; the room keeps its worker and waits until the retry time
+--   fail     the attempt stays charged; the room keeps its worker, unless that is superseded, and waits until the retry time
 --   reject   to the dead letters at once
 -- Answers: {'fenced'} | {'interrupt'} | {'stop'} (aborted: to be settled by consume, by release) | {'refused'} (consume without
 -- an interrupt) | {'settled'} | {'released', of too_new why, the first time} | {'failed', ms} | what was taken, as for claim. A room that may not run answers
@@ -52,7 +52,7 @@ else
   cycle_event('cycle.failed', h, id, ticket, 'attempt', attempt, 'error', ARGV[9])
   local wait = attempt < tonumber(ask.max_attempts) and tonumber(ARGV[10]) or 0
   if wait > 0 then h.retry_at = iso(now_ms + wait) end
-  if ask.next == '1' and not (h.mode or agent_mode()) then
+  if ask.next == '1' and not (h.mode or agent_mode() or superseded(h, ticket)) then
     h.phase = 'backoff'
     remember(h, ticket, 'failed ' .. wait)
     save(h)

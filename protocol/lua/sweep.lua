@@ -4,7 +4,7 @@
 -- Answers: {'ok' | 'more' (ask again), rooms to pass over then, [dead letter, room, message, error, …], rooms forgotten}
 -- Events: message.dropped, room.forgotten
 local passed = tonumber(ARGV[1])
-local MOST = 100
+local MOST, BODIES_BYTES = 100, 4194304
 
 -- The lowest place in the control stream that a live worker has told; nil if one has told none, or no worker lives: what was
 -- written by hand waits for whoever comes.
@@ -37,12 +37,14 @@ end
 
 local dropped = {}
 local function drop_dead()
-  local dead = G .. ':dead'
+  local dead, bytes = G .. ':dead', 0
   local over = call('XLEN', dead) - kept('dead')
-  if over <= 0 then return false end
-  for _, entry in ipairs(call('XRANGE', dead, '-', '+', 'COUNT', math.min(over, MOST))) do
+  for _ = 1, math.min(over, MOST) do
+    if bytes > BODIES_BYTES then return true end
+    local entry = call('XRANGE', dead, '-', '+', 'COUNT', 1)[1] -- it comes with its body
     local fields = {}
     for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
+    bytes = bytes + #(fields.body or '')
     local room, message, error = fields.room or '', fields.message or '', fields.error or ''
     call('XDEL', dead, entry[1])
     event('message.dropped', 'room', room, 'message', message, 'dead', entry[1], 'error', error)

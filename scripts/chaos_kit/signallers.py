@@ -55,10 +55,13 @@ class Signallers:
 
     async def play_all(self) -> None:
         """Undo every hold."""
-        dice = random.Random(0)
-        some = [self._rooms[first : first + AT_ONCE] for first in range(0, len(self._rooms), AT_ONCE)]
-        for rooms in ([], *some):
-            await self._send(f"last-{next(self._cids)}", Mode.PLAY, rooms, dice)
+        await self._send(f"last-{next(self._cids)}", Mode.PLAY, [], random.Random(0))
+        await self.play(self._rooms)
+
+    async def play(self, rooms: list[str]) -> None:
+        """Undo the holds of these rooms."""
+        for first in range(0, len(rooms), AT_ONCE):
+            await self._send(f"last-{next(self._cids)}", Mode.PLAY, rooms[first : first + AT_ONCE], random.Random(0))
 
     def _targets(self, dice: random.Random) -> list[str]:
         """A room, some rooms, or none: everywhere."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, cast
+from typing import Annotated, NoReturn, cast
 
 import typer
 
+from . import __version__
 from .commands.acl import acl
 from .commands.check import run as run_check
 from .commands.dead import dead
@@ -21,8 +22,10 @@ from .commands.run import run
 from .commands.signals import interrupt, pause, play, stop
 from .commands.tail import signals, tail
 from .commands.top import top
+from .protocol.connect import DEFAULT_REDIS
 from .protocol.errors import GreenroomError
 from .supervisors.process import Exit, ExitCode, complain, exit_code
+from .where import URL_VARIABLE, is_default
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -63,8 +66,30 @@ def check(context: typer.Context) -> int:
     return run_check(context.args)
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"greenroom {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command; answer its exit code. A user's mistake is one line on stderr."""
+    """Run one command; answer its exit code. A user's mistake is one line on stderr, and so is who has not named a Redis."""
+    code = _execute(arguments)
+    if code == ExitCode.REDIS and is_default(arguments):
+        complain(f"{DEFAULT_REDIS} was tried, since no other was named: --redis URL, ${URL_VARIABLE} or --embedded DIR")
+    return code
+
+
+def _execute(arguments: Sequence[str]) -> int:
     try:
         code = typer.main.get_command(app).main(list(arguments) or ["--help"], prog_name="greenroom", standalone_mode=False)
         return int(code or ExitCode.OK)

@@ -6,17 +6,17 @@ A program that embeds greenroom has nothing to do with this: its own configurati
 from __future__ import annotations
 
 import datetime as dt
+import io
 import logging
 import os
-import re
 import sys
 from enum import StrEnum
 from typing import Any, TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tab and line break
+from .protocol.log import harmless
 
 
 class LogLevel(StrEnum):
@@ -55,16 +55,25 @@ def formatter(form: LogFormat, *, colors: bool = False) -> logging.Formatter:
     render: dict[LogFormat, list[Processor]] = {
         LogFormat.CONSOLE: [_harmless, _console(colors)],
         LogFormat.JSON: [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)],
-        LogFormat.LOGFMT: [structlog.processors.format_exc_info, structlog.processors.LogfmtRenderer(bool_as_flag=False)],
+        LogFormat.LOGFMT: [
+            structlog.processors.format_exc_info,
+            _harmless,
+            structlog.processors.LogfmtRenderer(bool_as_flag=False),
+        ],
     }
     strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=[_fields], processors=[strip, *render[form]])
 
 
 def _console(colors: bool) -> structlog.dev.ConsoleRenderer:
-    # Not the traceback that rich makes: it would show the values of variables, and so what messages say.
-    plain = structlog.dev.plain_traceback
-    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain, sort_keys=False)
+    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=_traceback, sort_keys=False)
+
+
+def _traceback(out: TextIO, exc_info: ExcInfo) -> None:
+    """Not the one that rich makes: it would show the values of variables, and so what messages say."""
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, exc_info)
+    out.write(harmless(plain.getvalue()))
 
 
 def _fields(_: WrappedLogger, level: str, event: EventDict) -> EventDict:
@@ -76,9 +85,4 @@ def _fields(_: WrappedLogger, level: str, event: EventDict) -> EventDict:
 
 
 def _harmless(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Nothing that a terminal would obey."""
-    return {name: _CONTROL.sub(_shown, value) if isinstance(value, str) else value for name, value in event.items()}
-
-
-def _shown(match: re.Match[str]) -> str:
-    return repr(match[0])[1:-1]
+    return {name: harmless(value) if isinstance(value, str) else value for name, value in event.items()}

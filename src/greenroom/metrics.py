@@ -205,7 +205,7 @@ _FAMILIES = (
 class Collector:
     """The metrics of systems in this process, for ``registry.register``. What each is: ``docs/operations.md``.
 
-    A scrape counts nothing anew: it reads what the systems have counted, and asks Redis once for each agent. When Redis does
+    A scrape counts nothing anew: it reads what the systems have counted, and asks Redis once for each of them. When Redis does
     not answer within a second, or refuses, what is read from it is absent, and the rest is there.
     """
 

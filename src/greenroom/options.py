@@ -9,7 +9,7 @@ import typer
 
 from .logs import LogFormat, LogLevel
 from .protocol.connect import DEFAULT_REDIS
-from .where import URL_VARIABLE
+from .where import EMBEDDED_VARIABLE, URL_VARIABLE
 
 
 def option(*names: str, help: str, **more: Any) -> Any:
@@ -25,7 +25,11 @@ RedisUrl = Annotated[
 ]
 Embedded = Annotated[
     Path | None,
-    option("--embedded", metavar="DIR", help="Use the embedded Redis of this directory; run starts it if need be."),
+    option(
+        "--embedded",
+        metavar="DIR",
+        help=f"Use the embedded Redis of this directory, which run starts; else ${EMBEDDED_VARIABLE}, if no URL is named.",
+    ),
 ]
 Json = Annotated[bool, option("--json", help="Print JSON, one value a line.")]
 Yes = Annotated[bool, option("--yes", "-y", help="Do not ask.")]

@@ -223,11 +223,18 @@ def receipt_row(receipt: Receipt) -> Sequence[Any]:
     return (room, receipt.mode, receipt.outcome, receipt.message, receipt.at, receipt.cid)
 
 
-def room_facts(status: RoomStatus, agent: AgentStatus) -> Mapping[str, Any]:
-    """What there is to say about a room, and whether its whole agent is held."""
+def room_facts(status: RoomStatus, agent: AgentStatus, why: str, last: Output | None) -> Mapping[str, Any]:
+    """What there is to say about a room, whether its whole agent is held, what it is at, and the last thing that it sent."""
     said = {name: value for name, value in status if value}
-    held = {"agent": agent.hold} if agent.hold else {}
-    return {"room": status.room, "phase": status.phase, "waiting": status.waiting} | said | held
+    more = {"agent": agent.hold, "why": why, "last": last and _output_says(last)}
+    told = {name: value for name, value in more.items() if value}
+    return {"room": status.room, "phase": status.phase, "waiting": status.waiting} | said | told
+
+
+def _output_says(output: Output) -> str:
+    """In one short line, and without what the agent has said."""
+    at = cell(time_of_entry(output.id))
+    return f"{output.kind} of message {output.message} at {at}" + (f": {output.error}" if output.error else "")
 
 
 def worker_row(worker: WorkerStatus) -> Sequence[Any]:

@@ -58,5 +58,5 @@ def wrap(text: str, width: int) -> list[str]:
         if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] += f" {word}"
         else:
-            lines += chop_cells(word, width)
+            lines += chop_cells(word, width) or [word]  # none of a word that takes no cell
     return lines[1:] or lines

@@ -28,22 +28,20 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-import pykka
 import redis as redis_py
 
 from greenroom import Agent, AsyncClient, Backoff, Client, Cycle, Kind, Message, Output, ThreadCycle
 from greenroom.actors.loop import LoopThread
-from greenroom.actors.loop_actor import LoopActor
-from greenroom.actors.room import Room
 from greenroom.protocol.keys import Keys
 from greenroom.supervisors.system import ActorSystem
+from greenroom.testing.system import AT_ONCE as AT_ONCE
+from greenroom.testing.system import abandon as abandon
 
 from helpers import unique
 
 WAIT_S = 30.0
 LONG = timedelta(seconds=WAIT_S)  # a time limit that only a hang reaches
 LOOK_S = 0.01
-AT_ONCE = Backoff(first=Backoff().first * 0, most=Backoff().first * 0)
 
 Action = Callable[[Any], Any]
 
@@ -446,23 +444,6 @@ def blocked(loop: LoopThread) -> Iterator[None]:
         yield
     finally:
         go.set()
-
-
-def abandon(system: ActorSystem) -> None:
-    """End a system as a crash of its process would: at once, with nothing given back and its lease left to run out."""
-    with system._lock:
-        system._stopping = True
-    system._control.run(system._redis.aclose()).result()  # only what lies idle: sockets left open would warn
-    system._control.stop()  # first: nobody is to hear how the handlers end
-    for ref in pykka.ActorRegistry.get_all():
-        actor = ref._actor_weakref()
-        if isinstance(actor, LoopActor) and actor.loop is system._control:
-            pykka.ActorRegistry.unregister(ref)
-            if isinstance(actor, Room) and actor._run is not None:
-                actor._run.abort("fenced")  # a handler's thread would go on for ever
-    system._user.stop()
-    system._listeners.close()
-    system._stopped.set()
 
 
 # Tests that are coroutines. ------------------------------------------------------------------------------

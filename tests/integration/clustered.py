@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +18,6 @@ from integration.replicated import Node
 from helpers import unique
 
 PRIMARIES = 3
-BUS = 10_000  # how far above its port the port lies on which a node talks to the others
 LINES = (
     "cluster-enabled yes",
     "cluster-node-timeout 15000",  # nobody takes anybody for dead on a busy machine: a test that wants a fail-over orders it
@@ -28,18 +25,6 @@ LINES = (
     "repl-diskless-sync yes",
     "repl-diskless-sync-delay 0",
 )
-
-
-def _free_port() -> int:
-    """A port that is free together with its bus port, both below those that the system gives to whoever asks for any."""
-    while True:
-        port = random.randint(10_000, 20_000)
-        try:
-            for each in (port, port + BUS):
-                socket.create_server(("127.0.0.1", each)).close()
-        except OSError:
-            continue
-        return port
 
 
 def slot_of(agent: str) -> int:
@@ -101,7 +86,7 @@ def clustered(folder: Path, *, replicas: int = 0, tls: Path | None = None, execu
     with ExitStack() as stack:
         lines = [*LINES, *(["tls-cluster yes"] if tls else [])]
         count = PRIMARIES + replicas
-        nodes = [Node(folder, *lines, port=_free_port(), tls=tls, executable=executable) for _ in range(count)]
+        nodes = [Node(folder, *lines, tls=tls, executable=executable) for _ in range(count)]
         for node in nodes:
             stack.callback(node.kill)
             node.start()

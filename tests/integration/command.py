@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -108,6 +110,14 @@ class Process:
         self._process.wait()
 
 
+def wrapped(folder: Path, name: str, *words: str, drop: int = 0) -> dict[str, str]:
+    """An environment in which the command of that name runs these words, without its own first ``drop`` arguments."""
+    wrapper = folder / name
+    wrapper.write_text(f'#!/bin/sh\n{"shift; " * drop}exec {shlex.join(words)} "$@"\n')
+    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
 def begun(client: Client, room: str) -> None:
     """Wait until the room's handler has said that it runs."""
     wait_output(client, room, lambda output: output.body == "begun")
@@ -146,3 +156,16 @@ class Shell:
         assert err.startswith("greenroom: ")
         assert err.count("\n") == 1
         return err
+
+
+def python_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the folder, as a user would who has greenroom installed; each warning is an error there."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # those are of this run
+    command = [sys.executable, "-W", "error", *words]
+    env["PYTHONPATH"] = SOURCES
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, encoding="utf-8", timeout=100, check=False)
+
+
+def pytest_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the tests of the folder, without pytest-asyncio."""
+    return python_in(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", *words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -18,17 +17,14 @@ from redis.retry import Retry
 from greenroom.protocol.server import find_server
 from integration.agents import eventually
 
+from helpers import free_port
+
 NAME = "rooms"
 QUORUM = 2
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 class Node:
-    """One server process: a Redis, or a Sentinel; on any free port, unless it is told which. With ``tls`` it speaks nothing
+    """One server process: a Redis, or a Sentinel; on any free port. With ``tls`` it speaks nothing
     else: the folder of its certificates.
     """
 
@@ -37,11 +33,10 @@ class Node:
         folder: Path,
         *lines: str,
         sentinel: bool = False,
-        port: int | None = None,
         tls: Path | None = None,
         executable: Path | None = None,
     ) -> None:
-        self.port = free_port() if port is None else port
+        self.port = free_port()
         self.folder = folder / str(self.port)
         self.folder.mkdir(parents=True)
         self._options = ["--sentinel"] if sentinel else []

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from greenroom import Client, Kind, Phase
+import greenroom
+from greenroom import Client, Kind, Phase, RedisUnavailable
+from greenroom.commands import rooms, run
 from greenroom.protocol.server import RedisServer
 from integration.agents import Director, wait_output
 from integration.command import Shell
@@ -485,6 +487,32 @@ def test_the_agents_name_must_be_given(shell: Shell, monkeypatch: pytest.MonkeyP
     assert "--agent" in shell.refused("status", code=2)
 
 
+def test_the_version_is_told(shell: Shell) -> None:
+    assert shell("--version") == (f"greenroom {greenroom.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [["status"], ["run", "json:JSONDecoder"]])
+def test_who_has_named_no_redis_is_told_so_when_the_usual_one_is_not_there(
+    command: list[str], shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RedisUnavailable("nothing there")
+
+    monkeypatch.delenv("GREENROOM_REDIS_URL")
+    monkeypatch.setattr(rooms, "reading", refuse)
+    monkeypatch.setattr(run, "load_agent", refuse)
+    _, err = shell(*command, code=3)
+    assert err.splitlines() == [
+        "greenroom: nothing there",
+        "greenroom: redis://127.0.0.1:6379/0 was tried, since no other was named: "
+        "--redis URL, $GREENROOM_REDIS_URL or --embedded DIR",
+    ]
+    assert shell.refused(*command, "--redis", "redis://127.0.0.1:6379", code=3)
+    assert shell.refused(*command, "--embedded=data", code=3)
+    monkeypatch.setenv("GREENROOM_REDIS_URL", "redis://127.0.0.1:6379")
+    assert shell.refused(*command, code=3)
+
+
 def test_help_is_what_the_bare_command_prints(shell: Shell) -> None:
     out, err = shell()
     assert "Usage: greenroom" in out
@@ -515,3 +543,18 @@ def test_client_commands_find_the_embedded_server_and_start_none(shell: Shell, r
         with Client(os.environ["GREENROOM_AGENT"], redis=server.url) as client:
             assert client.status("42").phase is Phase.QUEUED
     shell.refused("status", "--embedded", str(redis_dir), code=3)
+
+
+def test_the_embedded_server_may_be_named_by_a_variable_and_a_url_comes_before_it(
+    shell: Shell, client: Client, redis_dir: Path, monkeypatch: pytest.MonkeyPatch, redis_url: str
+) -> None:
+    monkeypatch.setenv("GREENROOM_EMBEDDED", str(redis_dir))
+    shell("send", "42", "by the URL's variable")
+    monkeypatch.delenv("GREENROOM_REDIS_URL")
+    shell("send", "42", "by its option", "--redis", redis_url)
+    assert client.status("42").waiting == 2
+    assert f"no embedded Redis runs in {redis_dir}" in shell.refused("status", code=3)
+    with RedisServer(redis_dir):
+        shell("send", "42", "hello")
+        assert shell.json("status", "42")[0]["waiting"] == 1
+    assert "no embedded Redis runs in" in shell.refused("status", "--embedded", str(redis_dir), code=3)

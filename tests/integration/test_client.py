@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socketserver
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -20,15 +22,19 @@ from greenroom import (
     Discarded,
     GreenroomError,
     Interrupted,
+    InvalidRequest,
     Kind,
     Message,
+    RedisError,
     RedisUnavailable,
     Reject,
     ThreadCycle,
 )
 from greenroom.protocol import outbox
+from greenroom.protocol.keys import Keys
 from integration.agents import WAIT_S, Director, asked, eventually, run
 from integration.conftest import Running
+from integration.receiver import Relaying
 
 # What an ask answers (row 31). -------------------------------------------------------------------------------
 
@@ -369,3 +375,131 @@ def test_a_call_gives_up_after_the_clients_timeout_when_redis_cannot_be_reached(
                 assert isinstance(answer, RedisUnavailable)
 
     run(test)
+
+
+def test_a_request_is_known_for_longer_than_it_is_repeated(
+    relaying: Relaying, redis_url: str, redis: redis_py.Redis, keys: Keys, agent: str
+) -> None:
+    """Else one whose answer was lost would, after a long outage, be told that there is no such message."""
+    relaying().stop()
+    with Client(agent, redis=redis_url, timeout=500) as patient:
+        patient.discard("42", patient.send("42", "hello"))
+        letters: Any = [redis.xadd(keys.dead, {"room": "43", "message": "1-0", "body": "x"}) for _ in range(2)]
+        patient.requeue(letters[0])
+        patient.drop(letters[1])
+        patient.forget_relay("relay")
+    known = list(redis.scan_iter(f"{keys.root.replace('{', '[{]')}:seen:*"))
+    assert len(known) == 5
+    assert min(redis.ttl(key) for key in known) > 500
+
+
+def test_no_more_rooms_are_told_than_are_wanted_over_all_pages(client: Client) -> None:
+    client.stop(*(f"room-{number}" for number in range(450)))
+    assert [len(list(client.rooms(limit=limit))) for limit in (0, 1, 199, 200, 201, 399, 450, 451)] == [
+        *(0, 1, 199, 200, 201, 399, 450, 450)
+    ]
+    in_order = sorted(f"room-{number}" for number in range(450))
+    assert [room.room for room in client.rooms(sort="room", limit=250)] == in_order[:250]
+
+
+# What cannot be used. -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.stop("42", reason="\ud800"),
+        lambda client: client.stop("42", by="\ud800"),
+        lambda client: client.stop("42", reason="x" * 1025),
+        lambda client: client.interrupt("42", message=-1),
+        lambda client: client.interrupt("42", message="1-0"),
+        lambda client: client.interrupt("42", message=10**30),
+        lambda client: client.discard("42", 0),
+        lambda client: client.discard("42", "+"),
+        lambda client: client.discard("42", True),
+        lambda client: list(client.rooms(worker="\ud800")),
+        lambda client: list(client.rooms(worker=5)),
+        lambda client: list(client.rooms(limit="5")),
+        lambda client: list(client.rooms(limit=1.5)),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_refused_and_nothing_is_asked(call: Callable[[Any], object], agent: str) -> None:
+    with Client(agent, redis="redis://127.0.0.1:1", timeout=600) as client, pytest.raises(InvalidRequest):
+        call(client)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"by": "\ud800"},
+        {"timeout": float("nan")},
+        {"timeout": -1},
+        {"timeout": None},
+        {"queue_limit": 0},
+        {"queue_limit": "many"},
+        {"redis": None},
+        {"redis": b"redis://127.0.0.1"},
+    ],
+    ids=str,
+)
+def test_a_client_that_cannot_work_is_refused(wrong: dict[str, Any], agent: str) -> None:
+    with pytest.raises(InvalidRequest):
+        Client(agent, **{"redis": "redis://127.0.0.1:1", **wrong})
+
+
+def test_a_client_that_is_forgotten_ends_its_thread_without_a_word(
+    redis_url: str, agent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def threads() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "greenroom-client"}
+
+    def use() -> None:
+        forgotten = Client(agent, redis=redis_url)
+        forgotten.play("42")
+        next(forgotten.signals(follow=True))
+
+    before = threads()
+    for _ in range(3):
+        use()
+    gc.collect()
+    for thread in threads() - before:
+        thread.join(60)
+        assert not thread.is_alive()
+    gc.collect()
+    assert caplog.messages == []
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[bytes], str]]:
+    """Starts what is no Redis: it answers the first words of each connection with the same bytes. Answers its URL."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        answer = b""
+
+        def handle(self) -> None:
+            self.request.recv(1)
+            self.request.sendall(self.answer)
+
+    servers: list[socketserver.ThreadingTCPServer] = []
+
+    def start(answer: bytes) -> str:
+        handler = type("Answering", (Handler,), {"answer": answer})
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        return f"redis://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-x\r\n", b"\x00\xff", b":1\r\n" * 50, b""])
+def test_what_is_no_redis_ends_a_call_within_its_patience(
+    answer: bytes, answering: Callable[[bytes], str], agent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was waited for, for ever."""
+    with Client(agent, redis=answering(answer), timeout=0.2) as client, pytest.raises(RedisError):
+        client.overview()
+    assert len(caplog.messages) == 1, "said once"

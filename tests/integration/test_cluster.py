@@ -14,6 +14,7 @@ import pytest
 import redis as redis_py
 
 from greenroom import ActorSystem, Client, Kind, RedisRefused
+from greenroom.cli import execute
 from greenroom.protocol.connect import check_server, connect
 from greenroom.protocol.keys import Keys
 from integration.agents import WAIT_S, Director, eventually, wait_for, wait_output
@@ -76,6 +77,30 @@ def test_an_agent_works_on_the_node_of_its_slot_whichever_nodes_are_named(
     assert len(agent_keys(node, agent)) > 5
     for elsewhere in cluster.primaries:
         assert elsewhere is node or agent_keys(elsewhere, agent) == []
+
+
+@EACH_PRIMARY
+def test_each_command_goes_to_the_node_of_the_agents_slot(
+    cluster: Cluster, director: Director, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, url = cluster.agent_on(cluster.primaries[number]), cluster.url()
+
+    def said(*command: str) -> str:
+        code = execute([*command, "--redis", url])
+        out, err = capsys.readouterr()
+        assert (code, err) == (0, ""), command
+        return out
+
+    with ActorSystem(director.agent(), agent=agent, redis=url, name="w1"):
+        assert said("ask", "42", "hello", "--agent", agent) == "hello\n"
+        said("stop", "room-43", "--agent", agent)
+        for command, words in (("status", "w1"), ("rooms", "room-43"), ("workers", "w1"), ("signals", "stop"), ("top", agent)):
+            assert words in said(command, "--agent", agent)
+        assert "cycle.committed" in said("tail", "--events", "--agent", agent)
+        said("dead", "list", "--agent", agent)
+        assert "room:room-43" in said("keys", agent, "--all")
+        assert "whose fail-overs are followed" in said("doctor", agent)
+        assert said("check", "--ready", "--agent", agent) == "ready: w1\n"
 
 
 def test_agents_of_all_slots_work_at_once_through_one_url(cluster: Cluster, director: Director) -> None:

@@ -15,6 +15,7 @@ import pytest
 import redis as redis_py
 
 from greenroom import Client
+from greenroom.commands import bulk
 from greenroom.protocol import codec
 from greenroom.protocol.keys import Keys
 from integration.command import Shell
@@ -117,6 +118,49 @@ def test_stdin_is_a_file_too(shell: Shell, redis_url: str, agent: str, monkeypat
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream.buffer))
         assert shell("send", "--file", "-")[0] == "sent: 1, refused: 0\n"
     assert queue(redis_url, agent, "42") == ["é"]
+
+
+def test_a_line_that_is_too_long_is_one_line_and_nothing_of_it_is_sent(
+    shell: Shell, file: Path, redis_url: str, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_LINE_BYTES", 50)
+    hidden = '{"room": "42", "body": "hidden"}'
+    write(file, " " * 50 + hidden, " " * 100 + hidden, " " * 75 + hidden, " " * 17 + hidden, " " * 16 + hidden)
+    assert len(" " * 17 + hidden + "\n") == 50
+    out, err = shell("send", "--file", str(file), "--json", "--key", "k", code=1)
+    assert [row["line"] for row in _json(out)] == [1, 2, 3, 4, 5]
+    assert len(err.splitlines()) == 4
+    assert all("50 bytes or more" in line for line in err.splitlines())
+    assert queue(redis_url, agent, "42") == ["hidden"]
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_told(
+    shell: Shell, redis_url: str, agent: str, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    class Torn(io.BytesIO):
+        def fileno(self) -> int:
+            return stream.fileno()
+
+        def readline(self, size: int | None = -1, /) -> bytes:
+            line = super().readline(-1 if size is None else size)
+            if not line:
+                raise OSError(5, "Input/output error")
+            return line
+
+    write(file, {"room": "42", "body": "first"})
+    with file.open("rb") as stream:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Torn(file.read_bytes())))
+        assert "Input/output error" in shell.refused("send", "--file", "-", code=2)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_works_whose_standard_streams_are_closed(closed: str, redis_url: str, agent: str) -> None:
+    command = [sys.executable, "-m", "greenroom", "send", "42", "hello", "--agent", agent, "--redis", redis_url]
+    subprocess.run(["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *command], timeout=60, check=True, capture_output=True)
+    assert queue(redis_url, agent, "42") == ["hello"]
+    empty = [*command[:4], "--file", "-", *command[6:]]
+    subprocess.run(["/bin/sh", "-c", f'exec "$@" <&- {closed}', "sh", *empty], timeout=60, check=True, capture_output=True)
+    assert queue(redis_url, agent, "42") == ["hello"]
 
 
 @pytest.mark.parametrize(

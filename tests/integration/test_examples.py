@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from integration.command import pytest_in
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,3 +63,10 @@ def test_a_tool_that_hangs_or_crashes_in_its_child_process_is_in_nobodys_way() -
         "one that crashes": "its process was ended by SIGABRT",
         "after all that": "still here",
     }
+
+
+def test_the_tests_of_the_support_agent_pass_in_a_project_of_its_own(tmp_path: Path) -> None:
+    for name in ("support_agent.py", "test_support_agent.py"):
+        shutil.copy(ROOT / "examples" / name, tmp_path)
+    done = pytest_in(tmp_path)
+    assert "5 passed" in done.stdout, done.stdout + done.stderr

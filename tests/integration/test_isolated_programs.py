@@ -94,7 +94,7 @@ def test_a_class_of_a_module_is_found_by_the_children_of_several_workers(
     (tmp_path / "app.py").write_text(APP)
     parent = Process(tmp_path, "app:Outer.App", "--agent", agent, "--redis", redis_url, "--name", "w", "--processes", "2")
     lines = parent.wait_count("child.ready", 2)
-    pids = [int(pid) for line in lines for pid in re.findall(r"child\.ready pid=(\d+)", line)]
+    pids = [int(pid) for line in lines for pid in re.findall(r"child\.ready .*\bpid=(\d+)", line)]
     pid, worker, module = client.ask("1", "hello")
     assert (pid in pids, module) == (True, "app")
     assert worker != parent.pid

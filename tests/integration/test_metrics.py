@@ -363,6 +363,21 @@ def test_a_lost_lease_and_the_effects_that_are_fenced_then(
     replay.finish()
 
 
+def test_a_commit_that_comes_too_late_is_a_fenced_effect(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys, paging: Paging
+) -> None:
+    loses = running(director.agent(), lease=LONG_LEASE)
+    lost = Watched(paging(loses))
+    client.send("1", "wait")
+    run = director.run("1")
+    redis.delete(keys.worker(loses.name))
+    running(director.agent())
+    replay = director.run("1")
+    run.finish("too late")
+    lost.grown({"fenced_effects_total": 1, **CYCLE})
+    replay.finish()
+
+
 def test_connections_that_were_opened_again(director: Director, redis_dir: Path, agent: str, paging: Paging) -> None:
     with (
         RedisServer(redis_dir) as server,
@@ -508,6 +523,14 @@ def test_the_age_of_the_oldest_is_of_messages_that_wait_not_of_those_at_work(
     assert held == pytest.approx(5000, abs=WAIT_S)
     client.send("live", "next")
     assert 0 < (oldest()[0] or 0) < WAIT_S
+    with redis_py.Redis.from_url(redis_url) as raw:  # a room that waits behind a cycle that runs for long
+        ms, us = raw.time()
+        first, second = (f"{ms * 1_000_000 + us - ago_s * 1_000_000}-0" for ago_s in (9000, 7000))
+        for entry in (first, second):
+            raw.xadd(keys.messages("behind"), {"body": b"\xc0"}, id=entry)
+        raw.hset(keys.room("behind"), mapping={"processing": first, "cycle": "1"})
+        raw.sadd(keys.held, "behind")
+    assert oldest()[1] == pytest.approx(7000, abs=WAIT_S)
 
 
 def test_a_scrape_looks_at_few_rooms_however_many_there_are_and_estimates_the_rest(

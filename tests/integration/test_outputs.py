@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
 
+import msgpack
 import pytest
+import redis as redis_py
 
-from greenroom import (
-    AsyncClient,
-    Client,
-    Kind,
-)
+from greenroom import AsyncClient, Client, GreenroomError, Kind
 from greenroom.protocol import outbox
+from greenroom.protocol.keys import Keys
 from greenroom.protocol.wakeups import Wakeups
 from integration.agents import WAIT_S, Director, asked, run, wait_output
 from integration.conftest import Running
@@ -127,3 +130,84 @@ def test_readers_may_begin_after_any_output(running: Running, director: Director
     outputs = list(client.outputs("42"))
     for index, output in enumerate(outputs):
         assert [o.body for o in client.outputs("42", after=output.id)] == [o.body for o in outputs[index + 1 :]]
+
+
+def test_large_and_small_entries_are_all_read_in_their_order(
+    client: Client, redis: redis_py.Redis, redis_url: str, keys: Keys
+) -> None:
+    """In pages of about 1 MiB: Redis holds a whole page in memory until it is sent."""
+    sizes = [400_000] * 25 + [10] * 300 + [900_000] * 5 + [10] * 30
+    said: dict[Any, Any] = {"room": "42", "attempts": "1", "error": "no", "died_at": "2026-01-02T03:04:05.000Z"}
+    for number, size in enumerate(sizes, 1):
+        body = msgpack.packb([number, "x" * size])
+        redis.xadd(keys.outbox("42"), {"kind": "chunk", "message": "1-0", "ticket": 1, "seq": number, "body": body})
+        redis.xadd(keys.dead, {**said, "message": f"{number}-0", "body": body})
+    numbers = list(range(1, len(sizes) + 1))
+    with redis_py.Redis.from_url(redis_url) as watching:
+        watching.config_set("slowlog-log-slower-than", 0)
+        watching.config_set("slowlog-max-len", 1_000)
+        try:
+            watching.slowlog_reset()
+            assert [output.body[0] for output in client.outputs("42")] == numbers
+            assert [letter.body[0] for letter in client.dead_letters()] == numbers
+            asked: Any = watching.slowlog_get(1_000)
+        finally:
+            watching.config_set("slowlog-log-slower-than", 10_000)
+    counts = [int(row["command"].split()[-1]) for row in asked if row["command"].startswith(b"XRANGE")]
+    assert {counts[0], counts[-1]} <= {*range(1, 201)}
+    assert max(counts) == 200
+    assert min(counts) <= 2
+
+
+READERS: dict[str, Callable[[Client], Iterator[Any]]] = {
+    "outputs": lambda client: client.outputs("42", follow=True),
+    "events": lambda client: client.events(follow=True),
+    "signals": lambda client: client.signals(follow=True),
+    "ask": lambda client: client.ask("42", "stream", stream=True),
+    "rooms": lambda client: client.rooms(),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_client_is_closed_under_an_open_reader_without_a_word(
+    reader: str,
+    running: Running,
+    director: Director,
+    redis_url: str,
+    agent: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it read is not closed by anybody else, and in no order."""
+    system = running(director.agent())
+    with Client(agent, redis=redis_url) as client:
+        client.ask("42", "hello")
+        client.play("42")
+        client.send("43", "wait")
+        director.run("43")
+        readings = [READERS[reader](client) for _ in range(8)]  # in which order they are closed is chance
+        for reading in readings:
+            next(reading)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    for reading in readings:
+        with suppress(GreenroomError):  # what it had read before the end, and then no more
+            list(reading)
+    system.stop(timedelta(0))
+
+
+def test_a_loop_ends_under_an_open_reader_without_a_word(
+    running: Running, director: Director, redis_url: str, agent: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    running(director.agent())
+    left: list[Any] = []
+
+    async def test() -> None:
+        client = AsyncClient(agent, redis=redis_url)
+        await client.ask("42", "hello")
+        for _ in range(8):
+            reading = client.outputs("42", follow=True)
+            await anext(reading)
+            left.append(reading)
+        await client.close()
+
+    run(test)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []

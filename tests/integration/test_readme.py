@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import signal
-import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,10 +16,12 @@ from typing import Any
 
 import pytest
 
+import pages
 from greenroom import ActorSystem, Client
 from greenroom.protocol.server import RedisServer, find_cli
 from integration.agents import Director, eventually
-from integration.command import Process
+from integration.command import Process, wrapped
+from pages import block
 
 from helpers import unique
 
@@ -31,11 +32,15 @@ ANYTHING = ""
 
 def blocks(language: str) -> list[str]:
     """The README's code blocks of that language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    return [each.text for each in pages.blocks("README.md", language)]
+
+
+def sh_lines() -> list[str]:
+    return [line for text in blocks("sh") for line in text.splitlines()]
 
 
 def cli_lines() -> list[str]:
-    return [line for block in blocks("sh") for line in block.splitlines() if line.startswith("redis-cli")]
+    return [line for line in sh_lines() if line.startswith("redis-cli")]
 
 
 @pytest.fixture
@@ -45,32 +50,72 @@ def server(redis_dir: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def test_the_first_example_runs_as_printed(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
-    source = blocks("python")[0].replace("redis://127.0.0.1:6379", server.url)
-    exec(compile(source, "README.md", "exec"), {})  # noqa: S102  # the README's own code
-    assert capsys.readouterr().out == "Where is my parcel? That was question 1.\n"
+@pytest.fixture
+def support(tmp_path: Path) -> Path:
+    """A folder of a reader's own, with support.py as printed."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "support.py").write_text(block("README.md", "# support.py"))
+    return folder
 
 
-def test_the_second_example_streams_through_its_shield(server: RedisServer) -> None:
+def test_the_first_agent_answers_when_it_is_embedded_as_printed(server: RedisServer, support: Path) -> None:
+    [program] = [text for text in blocks("python") if "from support import" in text]
+    (support / "program.py").write_text(program.replace("redis://127.0.0.1:6379", server.url))
+    words = [sys.executable, "program.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(words, cwd=support, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "Where is my parcel? That was question 1. \n"
+
+
+def test_the_careful_example_streams_through_its_shield(server: RedisServer) -> None:
     names: dict[str, Any] = {}
-    exec(compile(blocks("python")[1], "README.md", "exec"), names)  # noqa: S102  # the README's own code
+    [source] = [text for text in blocks("python") if "class Careful" in text]
+    exec(compile(source, "README.md", "exec"), names)  # noqa: S102  # the README's own code
     with ActorSystem(names["Careful"], agent="support", redis=server.url), Client("support", redis=server.url) as client:
         assert client.ask("42", "?") == "Let me see. Your card was charged once."
 
 
-def _command(folder: Path, name: str, *words: str) -> dict[str, str]:
-    """An environment in which the command of that name runs these words."""
-    wrapper = folder / name
-    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+def test_what_is_installed_is_what_there_is() -> None:
+    """That it can be installed is tested with the built wheel."""
+    [line] = [line for line in sh_lines() if line.startswith("pip install")]
+    [package] = shlex.split(line, comments=True)[2:]
+    name, extra = package.strip("]").split("[")
+    project = tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"]
+    assert extra in project["optional-dependencies"]
+    assert "greenroom" in project["scripts"]
+
+
+def test_each_line_that_a_reader_types_is_of_a_kind_that_is_run_here() -> None:
+    kinds = (
+        "redis-cli ",
+        "greenroom ",
+        "export ",
+        "./scripts/",
+        "pip install ",
+        "python3 -m venv ",
+        ". ~/rooms/bin/activate ",
+        "#",
+    )
+    assert [line for line in sh_lines() if not line.startswith(kinds)] == []
+    scripts = [line.split()[0] for line in sh_lines() if line.startswith("./scripts/")]
+    assert scripts == ["./scripts/demo", "./scripts/test"]  # two commands, and test_demo and this very run are of them
+    assert all(os.access(ROOT / script, os.X_OK) for script in scripts)
+
+
+def test_it_can_be_told_in_one_screen_what_it_is_and_how_it_is_tried() -> None:
+    screen = README.read_text().splitlines()[:45]
+    assert all(
+        any(words in line for line in screen) for words in ("## Two commands", "## An agent of your own", "What it is not")
+    )
+    assert len(README.read_text().splitlines()) < 200
 
 
 def _redis_cli(folder: Path, url: str) -> dict[str, str]:
     """An environment in which plain ``redis-cli`` talks to that server, as it does to a local one on the usual port."""
     cli = find_cli()
     assert cli is not None
-    return _command(folder, "redis-cli", str(cli), "-u", url)
+    return wrapped(folder, "redis-cli", str(cli), "-u", url)
 
 
 def test_each_redis_cli_line_answers_as_the_readme_says(server: RedisServer, tmp_path: Path) -> None:
@@ -133,22 +178,19 @@ def test_each_redis_cli_line_answers_as_the_readme_says(server: RedisServer, tmp
 
 def command_lines() -> list[str]:
     """The README's lines that a user types, but for those of redis-cli."""
-    lines = [line for block in blocks("sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith(("greenroom ", "export "))]
+    return [line for line in sh_lines() if line.startswith(("greenroom ", "export "))]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A copy of the examples, where the README's own worker runs."""
-    examples = tmp_path / "examples"
-    shutil.copytree(ROOT / "examples", examples, ignore=shutil.ignore_patterns("data", "__pycache__"))
+def folder(support: Path) -> Iterator[Path]:
+    """The reader's folder, where the README's own worker runs."""
     run = next(line for line in command_lines() if line.startswith("greenroom run"))
     with ExitStack() as stack:
-        worker = Process(examples, *shlex.split(run, comments=True)[2:])
+        worker = Process(support, *shlex.split(run, comments=True)[2:])
         stack.callback(worker.kill)
         try:
             worker.wait_line()
-            yield examples
+            yield support
         finally:
             code = worker.stop()  # and with it its Redis
     assert code == 0
@@ -171,23 +213,24 @@ def _follow(line: str, folder: Path, env: Mapping[str, str]) -> str:
 
 
 def test_each_greenroom_line_does_what_the_readme_says(folder: Path, tmp_path: Path) -> None:
-    env = _command(tmp_path, "greenroom", sys.executable, "-P", "-m", "greenroom") | {"PYTHONPATH": str(ROOT / "src")}
-    env.pop("GREENROOM_AGENT", None)  # the README says how it is set
+    env = wrapped(tmp_path, "greenroom", sys.executable, "-P", "-m", "greenroom") | {"PYTHONPATH": str(ROOT / "src")}
+    for name in ("GREENROOM_AGENT", "GREENROOM_EMBEDDED", "GREENROOM_REDIS_URL"):
+        env.pop(name, None)  # the README says how they are set
     expected = {
         "send 42": r"\d+\n",
-        "ask 42": r"From the delivery to the invoice: .*\n",
+        "ask 42": r"Where is my parcel\? That was question 1\. \n",
         "stop 42": r"(?s).*\n42\tstop\tapplied\t.*",
-        "status 42": r"(?s).*hold: stop by .*: wrong answers\n.*",
+        "status 42": r"(?s).*hold: stop by .*: wrong answers\n.*",  # and why, if it is quick
         "play 42": r"(?s).*\n42\tplay\tapplied\t.*",
         "top": r"(?s)support plays.*",
-        "tail 42": r'(?s).*\tchunk\t.*"invoice ".*\treply\t.*',
+        "tail 42": r'(?s).*\tchunk\t.*"parcel\? ".*\treply\t.*\treply\t.*',
     }
     typed, exports = set[str](), ""
     for line in command_lines():
         if line.startswith("export "):
             exports += f"{line}\n"
         elif not line.startswith("greenroom run"):
-            [(verb, pattern)] = [(verb, text) for verb, text in expected.items() if line.startswith(f"greenroom {verb} ")]
+            [(verb, pattern)] = [(verb, text) for verb, text in expected.items() if f"{line} ".startswith(f"greenroom {verb} ")]
             if "--follow" in line:
                 said = _follow(f"{exports}exec {line}", folder, env)
             else:

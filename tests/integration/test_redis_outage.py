@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -15,10 +16,12 @@ import pytest
 import redis as redis_py
 
 from greenroom import ActorSystem, AsyncClient, Client, Kind, Outcome, RedisRefused, RedisUnavailable, Relay
+from greenroom.protocol.connect import back_off
 from greenroom.protocol.server import RedisServer
+from greenroom.supervisors import control, dispatcher, listeners
 from greenroom.supervisors import relay as relay_module
 from greenroom.supervisors import system as system_module
-from integration.agents import WAIT_S, Director, eventually, wait_output
+from integration.agents import WAIT_S, Director, eventually, wait_heard, wait_output
 from integration.conftest import Running
 
 ROOMS = [f"room-{number}" for number in range(5)]
@@ -264,6 +267,52 @@ def test_a_worker_restarted_during_the_outage_picks_up_what_was_there(
             assert again.attempt == 2
             again.finish("done")
             wait_output(client, "42", lambda output: output.kind is Kind.REPLY)
+
+
+def test_a_long_outage_is_told_once_and_not_at_each_try_and_the_next_one_again(
+    running: Running,
+    director: Director,
+    client: Client,
+    server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries = Counter[str]()
+
+    def counted(part: str) -> Callable[[int], Awaitable[None]]:
+        async def again(failures: int) -> None:
+            tries[part] += 1
+            await back_off(failures, most_s=0.05)
+
+        return again
+
+    for part in (control, dispatcher, listeners):
+        monkeypatch.setattr(part, "back_off", counted(part.__name__))
+    system = running(director.agent())
+    system.on("cycle.committed", lambda _: None)
+    for outage in (1, 2):
+        caplog.clear()
+        eventually(lambda: system.ready, "it works")
+        assert client.ask("42", f"before outage {outage}", timeout=PATIENCE_S)
+        client.pause("other")
+        wait_heard(system)
+        tries.clear()
+        server.kill()
+        eventually(lambda: len(tries) == 3 and min(tries.values()) >= 10, "each part has tried ten times")
+        told = Counter(f"{record.greenroom['event']}: {record.greenroom['error']}" for record in lost(caplog))
+        assert {words.partition(":")[0] for words in told} >= {
+            "control.lost",
+            "dispatcher.lost",
+            "listeners.lost",
+            "redis.lost",
+        }
+        assert max(told.values()) <= 2, told  # the two parts of the dispatcher tell for themselves
+        server.start()
+
+
+def lost(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """The records that say that a connection is lost."""
+    return [record for record in caplog.records if re.search(r"event=\w+\.lost ", record.getMessage())]
 
 
 # It answers, and does not do what it is asked. ---------------------------------------------------------------

@@ -129,6 +129,14 @@ def test_the_newest_workers_word_counts_and_redis_shows_it(
     assert kept(redis, keys) == DEFAULTS
 
 
+def test_who_has_no_lease_has_no_say(client: Client, redis: redis_py.Redis, keys: Keys) -> None:
+    async def retain() -> str:
+        return (await client._client._store.retain("gone", 10**15, Retention(dead=1))).word
+
+    assert client._run(retain()) == "lost"
+    assert not redis.hexists(keys.root, "keep_dead")
+
+
 @pytest.mark.usefixtures("at_once")
 def test_a_redis_that_has_lost_what_is_to_be_kept_is_told_again(
     running: Running, director: Director, redis: redis_py.Redis, keys: Keys
@@ -265,6 +273,8 @@ def test_the_oldest_dead_letters_beyond_the_limit_are_dropped_with_an_event_and_
         messages = die(client, director, "42", 5)
         wait_event(redis, agent, "message.dropped", room="42", message=f"{messages[1]}-0")
         eventually(lambda: sum("message.dropped" in line for line in caplog.messages) == 2, "two warnings")
+    told = [line.split() for line in caplog.messages if "message.dropped" in line]
+    assert all("error=Reject" in words for words in told), "of what it died, and none of its words"
     assert [letter.message for letter in client.dead_letters()] == messages[2:]
     dropped = events(redis, agent, "message.dropped")
     assert [(row["room"], row["message"]) for row in dropped] == [("42", f"{message}-0") for message in messages[:2]]
@@ -281,6 +291,17 @@ def test_many_dead_letters_are_dropped_a_hundred_a_call(
     assert [len(swept.dropped) for swept in sweep(client)] == [100, 100, 47]
     assert redis.xlen(keys.dead) == 3
     assert forgotten(client) == 0
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_fewer_are_dropped_in_a_call_when_their_bodies_are_large(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    running(director.agent(), retention=Retention(dead=3))
+    for number in range(12):
+        redis.xadd(keys.dead, {"room": "42", "message": f"{number}-0", "error": "no", "body": "x" * 1_000_000})
+    assert [len(swept.dropped) for swept in sweep(client)] == [5, 4]
+    assert redis.xlen(keys.dead) == 3
 
 
 # Idle rooms. -----------------------------------------------------------------------------------------------
@@ -311,6 +332,19 @@ def test_by_default_the_state_of_idle_rooms_is_kept(
     age(redis, keys, "42")
     assert forgotten(client) == 0
     assert redis.exists(keys.state("42"))
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_a_room_is_forgotten_after_as_long_as_is_said_and_not_before(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    running(director.agent(), retention=Retention(idle_rooms=HOUR))
+    for room in ("young", "old"):
+        remember(client, director, room)
+    seconds: Any = redis.time()
+    redis.zadd(keys.rooms, {"young": (seconds[0] - 1800) * 1000, "old": (seconds[0] - 5400) * 1000})
+    assert forgotten(client) == 1
+    assert [room.room for room in client.rooms()] == ["young"]
 
 
 @pytest.mark.usefixtures("by_hand")

@@ -79,6 +79,10 @@ class BadOption(Echo):
 class NoRespond(Agent):
     pass
 
+class NoCycle(Agent):
+    def respond(self, message):
+        return message.body
+
 class FailsToStart(Echo):
     def __init__(self):
         raise RuntimeError("no model")
@@ -435,6 +439,7 @@ def test_a_forced_end_does_not_leave_the_embedded_server_behind(starting: Starti
         ("app:Outer", "is no subclass of greenroom.Agent"),
         ("app:NoRespond", "NoRespond has no respond method"),
         ("app:BadOption", "BadOption.max_attempts: want a whole number"),
+        ("app:NoCycle", "NoCycle.respond: want respond(self, message, cycle): too many positional arguments"),
     ],
 )
 def test_an_app_that_is_none_is_one_line_and_exit_code_2(app: str, words: str, starting: Starting, redis_url: str) -> None:

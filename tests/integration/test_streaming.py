@@ -13,7 +13,7 @@ import pytest
 import redis as redis_py
 
 from greenroom import Agent, Client, Cycle, CycleEnded, Kind, Message, Mode, Outcome, RedisRefused, ThreadCycle
-from greenroom.actors.link import BACKLOG, BATCH
+from greenroom.actors.link import BACKLOG, BACKLOG_BYTES, BATCH
 from greenroom.protocol.keys import Keys
 from greenroom.supervisors.system import ActorSystem
 from integration.agents import WAIT_S, Director, StoreGate, cut_off, eventually, settled, wait_for, wait_output
@@ -277,6 +277,27 @@ def test_a_generator_waits_at_the_backlog_while_redis_is_slow(threaded: bool, ru
     assert len(made) == BACKLOG
     hold.release()
     assert ends(client, Kind.REPLY) == list(range(400))
+
+
+@BOTH
+def test_a_generator_of_large_chunks_waits_long_before_their_number_is_large(
+    threaded: bool, running: Running, client: Client
+) -> None:
+    made: list[int] = []
+    chunk = "x" * (BACKLOG_BYTES // 4)
+    script: list[Part] = []
+    for number in range(20):
+        script += [lambda _, number=number: made.append(number), chunk]  # type: ignore[misc]
+    system = running(talker(threaded, *script, chunk_interval=timedelta(0)))
+    hold = StoreGate.of(system).before("emit")
+    client.send("1", "talk")
+    hold.wait()
+    eventually(lambda: len(made) >= 4, "the backlog is full")
+    turns(system)
+    assert len(made) == 4
+    hold.release()
+    assert ends(client, Kind.REPLY) == [chunk] * 20
+    assert len(made) == 20
 
 
 def turns(system: ActorSystem) -> None:

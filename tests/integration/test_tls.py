@@ -19,6 +19,7 @@ from integration.clustered import clustered
 from integration.command import Process
 from integration.replicated import NAME, Node
 from integration.servers import server_executables
+from pages import blocks
 
 from helpers import unique
 
@@ -111,6 +112,16 @@ def test_a_worker_and_both_clients_do_everything_over_tls(url: str, agent: str, 
                 return await asking.ask("43", "hello")
 
         assert asyncio.run(ask()) == "hello"
+
+
+def test_the_url_that_the_page_on_operations_shows_is_one(
+    server: Node, certificates: Path, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [shown] = [text.text.strip() for text in blocks("docs/operations.md", "text") if text.first.startswith("rediss://")]
+    monkeypatch.chdir(certificates)
+    with Client(agent, redis=shown.replace("user:password@redis.example:6379", f"127.0.0.1:{server.port}")) as client:
+        client.send("42", "hello")
+        assert client.status("42").waiting == 1
 
 
 def test_a_worker_resumes_when_its_tls_connections_are_killed(url: str, agent: str, server: Node, director: Director) -> None:

@@ -27,7 +27,7 @@ from greenroom.protocol.connect import connect
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
 from greenroom.protocol.store import Store
-from greenroom.protocol.watching import EVENTS, Watch
+from greenroom.protocol.watching import EVENTS, RATE_S, Watch
 from integration.agents import WAIT_S, Director, eventually, run
 from integration.command import Shell
 from integration.conftest import Running
@@ -176,6 +176,27 @@ def test_more_events_than_one_look_reads_are_told_as_a_rate_of_those_that_it_rea
             pipe.execute()
         rate = (await watch.look(1)).a_second[EventKind.CYCLE_COMMITTED]
         assert 200 < rate <= EVENTS + 1  # less than a thousand where the look came late
+
+    watching(redis_url, agent, test)
+
+
+def test_each_event_is_told_once_and_rates_are_of_the_last_seconds(
+    redis: redis_py.Redis, redis_url: str, keys: Keys, agent: str
+) -> None:
+    seconds: Any = redis.time()
+    for number in range(50):
+        redis.xadd(keys.events, {"event": "cycle.committed", "room": "42"}, id=f"{(seconds[0] - 60) * 1000}-{number + 1}")
+    for _ in range(10):
+        redis.xadd(keys.events, {"event": "cycle.committed", "room": "42"})
+    redis.xadd(keys.events, {"event": "cycle.failed", "room": "recovered"})
+    redis.xadd(keys.events, {"event": "message.dead", "room": "42"})
+
+    async def test(watch: Watch, store: Store) -> None:
+        looks = [await watch.look(10) for _ in range(3)]
+        for look in looks:
+            assert [event.kind for event in look.lately] == [EventKind.MESSAGE_DEAD]
+            assert look.a_second[EventKind.CYCLE_COMMITTED] <= 10 / RATE_S
+        assert [[status.room for status in look.rooms] for look in looks] == [["recovered"], [], []]
 
     watching(redis_url, agent, test)
 

@@ -12,11 +12,14 @@ import msgpack
 import pytest
 import redis as redis_py
 
-from greenroom import ActorSystem, Client, Conflict, Kind, NotFound, Outcome, RedisRefused, Retention
+from greenroom import ActorSystem, Client, Conflict, Kind, NewerVersion, NotFound, Outcome, RedisRefused, Retention
+from greenroom.protocol.connect import connect
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
+from greenroom.protocol.store import Backlog, Store
 from greenroom.supervisors import housekeeper
 from integration.agents import Director, events, eventually, wait_event, wait_output
+from integration.agents import run as run_on_loop
 from integration.conftest import Running
 
 AT = "2026-01-02T03:04:05.000Z"
@@ -308,6 +311,83 @@ def refusals(system: ActorSystem, room: str) -> int:
     return child.refusals if child is not None else 0
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda redis, keys: redis.set(keys.room("broken"), "no hash"),
+        lambda redis, keys: redis.set(keys.messages("broken"), "no stream"),
+        lambda redis, keys: redis.hset(keys.room("broken"), "cycle", "5"),
+        lambda redis, keys: redis.xadd(keys.messages("broken"), {"body": "x"}, id="5-7"),
+        lambda redis, keys: redis.xadd(keys.messages("broken"), {"body": "x"}),  # its id is the time in ms, not in µs
+    ],
+    ids=["no hash", "no stream", "no message", "another id", "an id of Redis' own"],
+)
+def test_what_waits_is_told_beside_a_room_that_cannot_be_read(
+    write: Callable[[Any, Keys], object], client: Client, redis: redis_py.Redis, redis_url: str, keys: Keys
+) -> None:
+    """row 15: metrics were absent for its sake, or said that its message had waited since 1970"""
+    client.send("42", "hello")
+    client.stop("43")
+    client.send("43", "hello")
+    write(redis, keys)
+    redis.xadd(keys.ready, {"room": "broken"})
+    redis.sadd(keys.held, "broken")
+    found = backlog(redis_url, keys)
+    assert (found.phases["queued"], found.phases["held"]) == (2, 2)
+    assert min(found.waiting) >= 1
+    assert 0 < max(found.oldest_s) < 3600
+
+
+def backlog(url: str, keys: Keys) -> Backlog:
+    found: list[Backlog] = []
+
+    async def ask() -> None:
+        store = Store(connect(url), keys)
+        found.append(await store.backlog(100))
+        await store.close()
+
+    run_on_loop(ask)
+    return found[0]
+
+
+def test_a_room_that_is_in_line_many_times_is_listed_once(client: Client, redis: redis_py.Redis, keys: Keys) -> None:
+    """As one is that moves while the rooms are read, page by page."""
+    client.send("42", "hello")
+    for _ in range(300):
+        redis.xadd(keys.ready, {"room": "42"})
+    assert [room.room for room in client.rooms(phase="queued")] == ["42"]
+
+
+@pytest.mark.parametrize("field", ["keep_by", "clock", "control_cursor"])
+@pytest.mark.parametrize("value", ["many", "", "-1", "1e3", "9" * 400])
+def test_a_number_of_the_agent_s_that_is_none_keeps_no_worker_from_its_work(
+    field: str, value: str, running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    """row 15: a worker did not start for its sake, and ids were no numbers"""
+    redis.hset(keys.root, field, value)
+    running(director.agent(), retention=Retention(outbox=7))
+    assert client.ask("42", "hello") == "hello"
+    assert client.ask("42", "again") == "again"
+    assert client.stop("42")[0].outcome is Outcome.APPLIED
+    assert redis.hget(keys.root, "keep_outbox") == "7"
+
+
+@pytest.mark.parametrize("score", ["inf", "-inf", "-5e300", "5e300"])
+def test_an_agent_is_looked_at_beside_a_ticket_that_is_none(
+    score: str, client: Client, redis: redis_py.Redis, keys: Keys
+) -> None:
+    """row 15"""
+    redis.zadd(keys.processing, {"broken": score})
+    assert client.overview().processing == 1
+
+
+def test_a_version_of_more_digits_than_a_number_has_is_a_newer_one(client: Client, redis: redis_py.Redis, keys: Keys) -> None:
+    """row 50"""
+    redis.xadd(keys.dead, {"v": "9" * 5000, "room": "42"})
+    with pytest.raises(NewerVersion):
+        list(client.dead_letters())
+
+
 def test_an_answer_on_record_that_is_none_is_its_caller_s_trouble_only(
     client: Client, redis: redis_py.Redis, keys: Keys
 ) -> None:
@@ -336,7 +416,7 @@ def test_the_sweep_goes_on_beside_what_it_cannot_read(
     eventually(lambda: redis.xlen(keys.control) < 400, "the control stream is trimmed")
 
 
-@pytest.mark.parametrize("value", ["many", "", "-1", "nan", "1e3", " 5"])
+@pytest.mark.parametrize("value", ["many", "", "-1", "nan", "1e3", " 5", "9" * 18, "9" * 400])
 def test_a_limit_that_is_no_number_is_the_default(value: str, client: Client, redis: redis_py.Redis, keys: Keys) -> None:
     """row 15: it keeps no signal and no message from going through"""
     redis.hset(

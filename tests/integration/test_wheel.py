@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "actors", "supervisors")
+FACE = ("commands", "testing", "top")
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
 
 PROGRAM = '''
@@ -23,7 +24,8 @@ PROGRAM = '''
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, assert_type
 
-from greenroom import ActorSystem, Agent, AsyncClient, Client, Cycle, Message, Receipt, ThreadCycle
+from greenroom import ActorSystem, Agent, AsyncClient, Client, Cycle, Event, Message, Output, Receipt, ThreadCycle
+from greenroom.testing import running
 
 
 class Coroutine(Agent):
@@ -59,6 +61,21 @@ def sync(url: str) -> None:
         assert_type(client.room("42").play(), Receipt)
 
 
+def tests() -> None:
+    with running(Coroutine, hold_retries=True, max_rooms=7) as stage:
+        assert_type(stage.send("42", {"order": 7}), int)
+        assert_type(stage.wait_event("message.dead", "42"), Event)
+        assert_type(stage.wait_output("42", seq=2), Output)
+        assert_type([output for output in stage.ask("42", {}, stream=True)], list[Output])
+
+
+async def asynchronous_tests() -> None:
+    async with running(Coroutine) as stage:
+        assert_type(await stage.send("42", {"order": 7}), int)
+        assert_type(await stage.wait_begun("42"), Message)
+        assert_type([output async for output in stage.ask("42", {}, stream=True)], list[Output])
+
+
 async def asynchronous(url: str) -> None:
     async with AsyncClient("support", redis=url) as client:
         assert_type(await client.send("42", {"order": 7}), int)
@@ -78,7 +95,9 @@ def expected_files() -> set[str]:
     """What the sources have to put into a wheel."""
     modules = {f"greenroom/{path.relative_to(ROOT)}" for name in PACKAGES for path in (ROOT / name).glob("*.py")}
     scripts = {f"greenroom/protocol/lua/{path.name}" for path in (ROOT / "protocol" / "lua").glob("*.lua")}
-    face = {f"greenroom/{path.name}" for path in (ROOT / "src" / "greenroom").glob("*.py")}
+    source = ROOT / "src" / "greenroom"
+    own = [*source.glob("*.py"), *(path for name in FACE for path in (source / name).glob("*.py"))]
+    face = {f"greenroom/{path.relative_to(source)}" for path in own}
     return modules | scripts | face | {"greenroom/py.typed"}
 
 

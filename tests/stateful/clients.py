@@ -29,19 +29,19 @@ def discard(world: World) -> None:
     message = rng.choice(room.queue) if room.queue and rng.random() < 0.8 else rng.choice(others)
     requests = [key for key in world.account.requests if key.startswith("d")]
     request = rng.choice(requests) if requests and rng.random() < 0.1 else f"d{world.number()}"
-    world.call(world.account.discard(room, message, request), "discard", room.name, message, request)
+    world.call(world.account.discard(room, message, request), "discard", room.name, message, request, 60)
 
 
 def requeue(world: World) -> None:
     entry_id, message = _letter(world)
     request = f"q{world.number()}"
-    world.call(world.account.requeue(message, request), "requeue", entry_id, request)
+    world.call(world.account.requeue(message, request), "requeue", entry_id, request, 60)
 
 
 def drop(world: World) -> None:
     entry_id, message = _letter(world)
     request = f"x{world.number()}"
-    world.call(world.account.drop(message, request), "drop", entry_id, request, "tester")
+    world.call(world.account.drop(message, request), "drop", entry_id, request, 60, "tester")
 
 
 def _letter(world: World) -> tuple[str, str]:

@@ -75,6 +75,8 @@ class Room:
     steps: dict[str, bytes] = field(default_factory=dict)
     outbox: list[Output] = field(default_factory=list)
     settled: int = 0
+    died: bool = False  # the cycle of that ticket, with its worker
+    owner: str = ""  # who claimed it last
     request: str = ""
     answer: Expected | None = None
     claims: set[str] = field(default_factory=set)
@@ -94,7 +96,7 @@ class Room:
     def end_cycle(self) -> Cycle:
         assert self.live is not None
         cycle, self.live = self.live, None
-        self.settled = cycle.ticket
+        self.settled, self.died = cycle.ticket, False
         return cycle
 
     def refused(self, ticket: int) -> str:
@@ -200,7 +202,7 @@ class Account:
             if room.answer is not None:
                 return room.answer
             return self._grant(room) if room.live else ("lost", "")
-        return ("settled", "") if room.settled and str(room.settled) == request else None
+        return ("settled", "") if room.settled and str(room.settled) == request and not room.died else None
 
     def _grant(self, room: Room) -> Expected:
         assert room.live is not None
@@ -216,6 +218,7 @@ class Account:
         if not entitled or request in room.claims:
             return ("lost", "")
         room.claims.add(request)
+        room.owner = worker
         if room.live is not None:
             self._bury(room)
         return self._take(room, request)
@@ -223,6 +226,7 @@ class Account:
     def _bury(self, room: Room) -> None:
         """A cycle whose worker died: invariant 6 charges it, unless it had been aborted."""
         cycle = room.end_cycle()
+        room.died = True
         if cycle.abort == "interrupt" or (not cycle.abort and cycle.deferred == "interrupt"):
             room.consume(cycle.message, cycle.ticket, cycle.seq + 1)
         elif cycle.abort == "stop":
@@ -258,8 +262,12 @@ class Account:
         room.send("dead", message, room.settled, 0, why=error)
         room.end_message(message, "dead")
 
+    def _superseded(self, room: Room, cycle: Cycle) -> bool:
+        """Whether whoever ran the cycle has begun anew since."""
+        return not cycle.adopted and self.leases.get(room.owner, 0) > cycle.ticket
+
     def _go_on(self, room: Room, cycle: Cycle, *, take_next: bool) -> Expected:
-        if take_next and not cycle.adopted:
+        if take_next and not cycle.adopted and not self._superseded(room, cycle):
             return self._take(room, str(cycle.ticket))
         room.remember(str(cycle.ticket), ("released", ""))
         return ("released", "")
@@ -312,7 +320,7 @@ class Account:
             room.send("failed", cycle.message, ticket, seq, why=error)
             wait = retry_ms if room.charged < self.terms.max_attempts else 0
             room.retry = wait > 0
-            if take_next and self.may_run(room):
+            if take_next and self.may_run(room) and not self._superseded(room, cycle):
                 room.remember(str(ticket), ("failed", str(wait)))
                 return ("failed", str(wait))
         return self._go_on(room, cycle, take_next=take_next)

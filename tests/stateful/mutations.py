@@ -84,7 +84,8 @@ MUTATIONS = (
     Mutation("a message at work is discarded", 3, "discard", "if h.cycle and h.processing == id then", "if false then"),
     Mutation("a room at work is given back", 5, "release", "h.cycle or", ""),
     Mutation("an old incarnation renews", 5, "heartbeat", "elseif current and current >", "elseif false and nil >"),
-    Mutation("who lost a room takes its next message", 6, "prelude", "ask.next == '1' and h.owner", "ask.next == '1'"),
+    Mutation("who lost a room takes its next message", 6, "prelude", "ask.next == '1' and h.owner and", "ask.next == '1' and"),
+    Mutation("who is superseded takes the next message", 6, "prelude", "h.owner and not superseded(h, ask.request)", "h.owner"),
     Mutation("a worker that is too old keeps the room", 7, "settle", "ask.next = ''", ""),
     Mutation("an old incarnation leaves", 7, "leave", "if current and current ~= incarnation then", "if false then"),
     Mutation(

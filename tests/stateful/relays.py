@@ -131,7 +131,7 @@ def relay_forget(world: World) -> None:
         expected = ("runs", account.relay_leases[name])
     elif account.relays.pop(name, None) is None:
         expected = ("unknown", "")
-    world.call(expected, "forget_relay", name, f"f{world.number()}")
+    world.call(expected, "forget_relay", name, f"f{world.number()}", 60)
 
 
 # The end. -------------------------------------------------------------------------------------------------

@@ -106,6 +106,28 @@ def test_stops_and_restarts_while_stopped_add_nothing_to_the_attempt(world: Worl
     assert list(room.ended.values()) == ["committed"]
 
 
+def test_a_superseded_worker_that_commits_is_handed_nothing_that_could_be_charged_as_a_crash(world: World) -> None:
+    room = world.account.rooms["r0"]
+    world.call(world.account.enqueue(room, "key-2", 10, b"next"), "enqueue", "r0", "key-2", 60, 10, b"next")
+    ticket = _claim(world)
+    world.join("w0")
+    commit = Request("commit", "r0", {"ticket": ticket, "take_next": True, "state": b"=", "reply": b"done"})
+    assert world.request(commit) == ("released", "")
+    world.check()
+    assert _claim(world) > ticket
+    assert (room.charged, list(room.ended.values())) == (0, ["committed"])
+
+
+def test_a_superseded_worker_that_fails_gives_the_room_back(world: World) -> None:
+    """The newer one need not find it among what was pending."""
+    ticket = _claim(world)
+    world.join("w0")
+    args = {"how": "fail", "take_next": True, "state": b"=", "closing": b"", "error": "no", "retry_ms": 0}
+    assert world.request(Request("settle", "r0", {"ticket": ticket, **args})) == ("released", "")
+    world.check()
+    assert world.account.rooms["r0"].charged == 1
+
+
 def test_a_signal_reaches_more_rooms_than_lua_can_unpack(world: World) -> None:
     names = [f"room-{number}" for number in range(9_000)]
     answer = world.send(world.wire.script("control", "stop", "many", "", "tester", "because", "", len(names), *names))[0]

@@ -58,6 +58,24 @@ def test_a_uuid_comes_back_as_one_also_as_a_key() -> None:
     assert decode(encode({order: [order]})) == {order: [order]}
 
 
+def test_an_error_says_what_could_not_be_stored_and_what_can() -> None:
+    with pytest.raises(
+        InvalidBody, match=r"^the reply: what is of type object cannot be stored: only None, bool, .* UUID can$"
+    ):
+        encode(object(), what="the reply")
+    with pytest.raises(InvalidBody, match=r"^the state: \d+ bytes are more than the limit of 3$"):
+        encode("abc", limit=3, what="the state")
+
+
+def test_what_was_not_awaited_is_said_to_be_so() -> None:
+    async def reply() -> None: ...
+
+    coroutine = reply()
+    with pytest.raises(InvalidBody, match=r"of type coroutine cannot be stored: .* \(is an await missing\?\)$"):
+        encode(coroutine)
+    coroutine.close()
+
+
 def test_a_tuple_comes_back_as_a_list() -> None:
     assert decode(encode((1, (2, 3)))) == [1, [2, 3]]
 

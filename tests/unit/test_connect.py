@@ -33,6 +33,12 @@ from greenroom.protocol.primary import PrimaryPool
         ("redis://me:hun/ter2@host/0", "redis://me:***@host/0"),
         ("redis://me:hun?ter2@host/0", "redis://me:***@host/0"),
         ("redis://:hun#t:er2@host/0", "redis://:***@host/0"),
+        ("redis://me@corp.example:hunter2@host/0", "redis://me@corp.example:***@host/0"),
+        ("redis://me@corp.example:hun@ter2@host/0", "redis://me@corp.example:***@host/0"),
+        ("redis://me@[::1]:6379/0?db=1", "redis://me@[::1]:6379/0?db=1"),
+        ("redis://host/0?PASSWORD=hunter2", "redis://host/0?PASSWORD=***"),
+        ("redis://host/0?pass%77ord=hunter2", "redis://host/0?pass%77ord=***"),
+        ("redis://host/0?password=hun&ter2&db=1", "redis://host/0?password=***&***&db=1"),
         ("me:hunter2@host:6379", "me:***@host:6379"),
         ("redis:me:hunter2@host", "redis:***@host"),
         ("rediss://host/0?ssl_password=hunter2&ssl_keyfile=k", "rediss://host/0?ssl_password=***&ssl_keyfile=k"),
@@ -100,6 +106,9 @@ def test_what_is_wrong_with_a_url_is_said() -> None:
         connect("redis://me:hunter2@host?db=x")
     with pytest.raises(InvalidRequest, match=r"redis://host:port \(Port could not be cast"):
         connect("redis://host:port")
+    for url in ("http://host", "localhost:6379"):
+        with pytest.raises(InvalidRequest, match=r"\(want one that begins with redis://, .*, sentinel://, .*clusters://\)$"):
+            connect(url)
 
 
 def test_a_sentinel_url_names_sentinels_access_to_redis_and_the_primary() -> None:

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from greenroom import RedisRefused, RedisUnavailable
 from greenroom.actors.frames import FROM_WORKER, Frames, check_from_child, pack
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.threads import start_thread
 from greenroom.logs import LogFormat, formatter
-from greenroom.protocol.log import DEPTH, MOST, Forwarded, bound, log, repeat, told
+from greenroom.protocol.log import DEPTH, MOST, Forwarded, bound, failed, log, repeat, told
 
 SECRET = "hunter2"
 
@@ -316,6 +317,36 @@ def test_the_console_is_told_nothing_that_a_terminal_would_obey(records: Records
     assert "x\\x1b[2J" in written(LogFormat.CONSOLE, foreign("x\x1b[2J%s", "y"))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x85", "\u2028", "\v", "\x1c"])
+def test_nobody_can_end_a_line_of_the_log_and_begin_another(end: str, records: Records) -> None:
+    log.info("signal.applied", by=f"ann{end}event=room.stopped")
+    [record] = records.all
+    assert len(record.getMessage().splitlines()) == 1
+    assert len(written(LogFormat.LOGFMT, record).splitlines()) == 1
+    assert len(written(LogFormat.JSON, record).splitlines()) == 1
+    assert len(written(LogFormat.LOGFMT, foreign("it %s", f"one{end}two")).splitlines()) == 1
+
+
+def test_nor_by_the_words_of_an_error() -> None:
+    try:
+        raise ValueError("\x1b]0;owned\x07 and \x9b2J")
+    except ValueError as error:
+        line = written(LogFormat.CONSOLE, foreign(exc_info=(type(error), error, error.__traceback__)))
+    assert "ValueError: \\x1b]0;owned\\x07 and \\x9b2J" in line
+    assert "\x1b" not in line
+
+
 def test_what_is_no_json_value_is_written_as_text(records: Records) -> None:
     log.warning("process.started", path=json)
     assert "module" in json.loads(written(LogFormat.JSON, records.all[0]))["path"]
+
+
+def test_what_redis_refuses_is_one_line_and_any_other_failure_has_its_traceback(records: Records) -> None:
+    for error in (RedisRefused("no permissions"), RedisUnavailable("nothing there"), ValueError("a bug"), None):
+        log.warning("child.failed", child="lease", **failed(error))
+    refused, unavailable, bug, stopped = records.all
+    assert refused.getMessage() == 'event=child.failed child=lease error="no permissions"'
+    assert "nothing there" in unavailable.getMessage()
+    assert bug.exc_info is not None
+    assert bug.exc_info[0] is ValueError
+    assert [record.exc_info for record in (refused, unavailable, stopped)] == [None, None, None]

@@ -18,6 +18,7 @@ LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 CYCLE = {"room", "message", "attempt", "ticket"}
 # What is added by ``**`` of these, as it is written there. The fields of a thread are those that all its lines have.
 ADDED = {
+    "failed(failure)": {"error", "exception"},
     "told(error)": {"error", "stack"},
     "told(raised)": {"error", "stack"},
     "names(message, ticket)": CYCLE,

@@ -4,48 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import Any
 
-import pykka
 import pytest
 
 from greenroom.actors.loop import LoopThread
-
-LIMIT_S = 20.0
-
-
-def raising(error: BaseException) -> Callable[[], None]:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
-def settle(loop: LoopThread) -> None:
-    """Wait until the loop has done all that was posted before, and what that posted."""
-    for _ in range(3):
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop.loop).result(LIMIT_S)
-
-
-@pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    before = pykka.ActorRegistry.get_all()
-    loop = LoopThread("test-loop")
-    loop.start()
-    yield loop
-    loop.stop()
-    assert [ref for ref in pykka.ActorRegistry.get_all() if ref not in before] == [], "an actor outlived its test"
-
-
-@pytest.fixture
-def held(loop: LoopThread) -> Iterator[Callable[[], None]]:
-    """The loop stands still until the test calls the answer."""
-    go = threading.Event()
-    loop.post(go.wait, LIMIT_S)
-    yield go.set
-    go.set()
+from unit.looping import LIMIT_S, raising, settle
 
 
 def test_what_is_posted_runs_in_order_from_any_thread(loop: LoopThread) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pykka
@@ -13,8 +13,7 @@ import pytest
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.loop_actor import BUDGET, LoopActor, monitor, tell
 from greenroom.actors.mailbox import Control
-
-LIMIT_S = 20.0
+from unit.looping import LIMIT_S, raising, settle
 
 
 class Urgent(Control):
@@ -88,38 +87,6 @@ def watched(ref: pykka.ActorRef[Any]) -> Exits:
     exits = Exits()
     monitor(ref, exits)
     return exits
-
-
-def raising(error: BaseException) -> Callable[[], None]:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
-def settle(loop: LoopThread) -> None:
-    """Wait until the loop has done all that was posted before, and what that posted."""
-    for _ in range(3):
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop.loop).result(LIMIT_S)
-
-
-@pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    before = pykka.ActorRegistry.get_all()
-    loop = LoopThread("test-loop")
-    loop.start()
-    yield loop
-    loop.stop()
-    assert [ref for ref in pykka.ActorRegistry.get_all() if ref not in before] == [], "an actor outlived its test"
-
-
-@pytest.fixture
-def held(loop: LoopThread) -> Iterator[Callable[[], None]]:
-    """The loop stands still until the test calls the answer."""
-    go = threading.Event()
-    loop.post(go.wait, LIMIT_S)
-    yield go.set
-    go.set()
 
 
 # As in Pykka. -----------------------------------------------------------------------------------------------

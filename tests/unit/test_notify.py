@@ -123,5 +123,7 @@ def test_a_lifeline_that_goes_one_way_tells_nobody() -> None:
     reading, writing = os.pipe()
     with Notifier.to_parent(reading, {}) as notifier:
         notifier.ready("works")
-    for end in (reading, writing):
-        os.close(end)
+    os.close(reading)
+    with pytest.raises(BrokenPipeError):  # nobody has another end of it
+        os.write(writing, b"x")
+    os.close(writing)

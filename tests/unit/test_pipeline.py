@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +17,8 @@ from greenroom.protocol.pipeline import BATCH, Pipeline
 from greenroom.protocol.scripts import scripts
 from greenroom.protocol.server import RedisServer
 from greenroom.protocol.store import Enqueued, Store
+
+from helpers import free_port
 
 LIMIT_S = 60.0
 
@@ -176,11 +177,6 @@ def test_every_script_is_loaded_before_the_first_request(redis_url: str, key: st
     plain.script_flush()
     run(test)
     assert plain.script_exists(*[script.sha for script in scripts().values()]) == [True] * len(scripts())
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def test_after_its_patience_a_request_fails_and_the_next_one_tries_again() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,26 +16,7 @@ from greenroom.actors.room import CycleFailed
 from greenroom.actors.slots import Slots
 from greenroom.actors.transitions import RoomMachine
 from greenroom.supervisors.rooms import Activate, RoomSupervisor
-
-LIMIT_S = 20.0
-
-
-def settle(loop: LoopThread) -> None:
-    """Wait until all that was told before is done, and what it led to at once."""
-    for _ in range(20):
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop.loop).result(LIMIT_S)
-
-
-@pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    before = pykka.ActorRegistry.get_all()
-    loop = LoopThread("test-loop")
-    loop.start()
-    yield loop
-    for ref in reversed(pykka.ActorRegistry.get_all()):
-        if ref not in before:
-            ref.stop(timeout=LIMIT_S)
-    loop.stop()
+from unit.looping import LIMIT_S, settle
 
 
 class FakeRoom(LoopActor):

@@ -136,8 +136,8 @@ def test_steps_shields_failures_and_dead_letters_run_too(fake: Fake) -> None:
     assert fake.run("settle", "42", granted[2], "reject", "1", *TERMS, "=", "", "never", 0, "")[0] == "empty"
     [[letter, entry]] = fake.redis.xrange(fake.keys.dead)
     assert (entry["message"], entry["error"]) == (message, "never")
-    assert fake.run("requeue", letter, "request-9")[:2] == ["ok", "42"]
-    assert fake.run("drop", letter, "request-10", "tester")[0] == "unknown"
+    assert fake.run("requeue", letter, "request-9", 60)[:2] == ["ok", "42"]
+    assert fake.run("drop", letter, "request-10", 60, "tester")[0] == "unknown"
 
 
 def test_a_worker_that_leaves_gives_back_what_it_has_not_begun(fake: Fake) -> None:
@@ -184,12 +184,12 @@ def test_a_relay_is_given_what_is_sent_and_nothing_of_an_interrupted_cycle_but_i
     assert (ending, body) == _given(fake, closing)
     assert body == "aborted"
     assert _given(fake, ending) == ("", "empty")
-    assert fake.run("forget_relay", "relay", "request-1") == ["runs", "token"]
+    assert fake.run("forget_relay", "relay", "request-1", 60) == ["runs", "token"]
     assert fake.run("relay", "relay", "token", "")[0] == "ok"
     assert _given(fake) == ("", "lost")
     for _ in range(2):
-        assert fake.run("forget_relay", "relay", "request-1") == ["ok", ""]
-    assert fake.run("forget_relay", "relay", "request-2") == ["unknown", ""]
+        assert fake.run("forget_relay", "relay", "request-1", 60) == ["ok", ""]
+    assert fake.run("forget_relay", "relay", "request-2", 60) == ["unknown", ""]
     assert not [key for key in fake.redis.scan_iter() if "relay" in key or "undelivered" in key or "aborted" in key]
 
 

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pykka
-import pytest
 
 from greenroom.actors.loop import LoopThread
 from greenroom.actors.loop_actor import monitor
 from greenroom.supervisors.service import Service
-
-LIMIT_S = 20.0
-
-
-@pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    before = pykka.ActorRegistry.get_all()
-    loop = LoopThread("test-loop")
-    loop.start()
-    yield loop
-    for ref in reversed(pykka.ActorRegistry.get_all()):
-        if ref not in before:
-            ref.stop(timeout=LIMIT_S)
-    loop.stop()
+from unit.looping import LIMIT_S
 
 
 class Working(Service):

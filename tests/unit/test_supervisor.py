@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +15,8 @@ from greenroom.actors.loop import LoopThread
 from greenroom.actors.loop_actor import LoopActor, monitor
 from greenroom.supervisors.restart import Restart, RestartPolicy
 from greenroom.supervisors.supervisor import ChildSpec, Strategy, Supervisor
+from unit.looping import LIMIT_S, settle
 
-LIMIT_S = 20.0
 AT_ONCE = Backoff(first=timedelta(0), most=timedelta(0))
 PATIENT = RestartPolicy(intensity=1000, backoff=AT_ONCE)
 
@@ -65,12 +64,6 @@ class Child(LoopActor):
         return message
 
 
-def settle(loop: LoopThread) -> None:
-    """Wait until all that was told before is done, and what it led to at once."""
-    for _ in range(20):
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop.loop).result(LIMIT_S)
-
-
 class House:
     """A supervisor and its children, each known by its name."""
 
@@ -109,18 +102,6 @@ class House:
         assert actor is not None
         self.loop.run(actor.shut_down()).result(LIMIT_S)
         assert self.ended.wait(LIMIT_S)
-
-
-@pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    before = pykka.ActorRegistry.get_all()
-    loop = LoopThread("test-loop")
-    loop.start()
-    yield loop
-    for ref in reversed(pykka.ActorRegistry.get_all()):
-        if ref not in before:
-            ref.stop(timeout=LIMIT_S)
-    loop.stop()
 
 
 def test_children_start_in_order_and_stop_in_reverse(loop: LoopThread) -> None:

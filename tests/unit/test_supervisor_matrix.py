@@ -83,15 +83,6 @@ def cells() -> Iterator[Any]:
                     yield pytest.param(Restart(restart), way, Strategy(strategy), kind, starts, id=name)
 
 
-@pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    loop = LoopThread("test-children")
-    loop.start()
-    yield loop
-    pykka.ActorRegistry.stop_all(timeout=LIMIT_S)
-    loop.stop()
-
-
 def end(ref: pykka.ActorRef[Any], way: str) -> None:
     """Have a running actor end in a way that is not its own plan."""
     if way.endswith(("stop", "on_stop")):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 
 import pytest
 
 from greenroom.actors.interruption import Code
-from greenroom.actors.transitions import (
+from greenroom.actors.room_events import (
     Abort,
     BackoffOver,
     Cancelled,
@@ -28,29 +27,16 @@ from greenroom.actors.transitions import (
     Ready,
     Refused,
     Release,
-    RoomMachine,
     Settle,
     Signal,
     Start,
-    State,
     Taken,
     TooSlow,
     Wait,
 )
-from greenroom.protocol.records import Message
-from greenroom.protocol.store import KEEP_STATE, Answer, Grant, Settlement
-
-READY, NEWER = "1-0", "2-0"
-NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-
-
-def grant(ticket: int, *, attempt: int = 1, abort: str = "") -> Grant:
-    message = Message(id=1, room="42", body=None, attempt=attempt, enqueued_at=NOW)
-    return Grant(message, ticket, abort, None)
-
-
-def taken(word: str, detail: str = "") -> Taken:
-    return Taken(Answer(word, detail))
+from greenroom.actors.transitions import RoomMachine, State
+from greenroom.protocol.store import KEEP_STATE, Settlement
+from unit.machines import NEWER, READY, grant, taken
 
 
 def settle(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from greenroom.actors.transitions import (
+from greenroom.actors.room_events import (
     Abort,
     BackoffOver,
     Cancelled,
@@ -28,30 +27,15 @@ from greenroom.actors.transitions import (
     Ready,
     Refused,
     Release,
-    RoomMachine,
     Settle,
     Signal,
     Start,
-    State,
     Taken,
     TooSlow,
     Wait,
 )
-from greenroom.protocol.records import Message
-from greenroom.protocol.store import Answer, Grant
-
-READY, NEWER = "1-0", "2-0"
-NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-
-
-def grant(ticket: int, *, attempt: int = 1, abort: str = "") -> Grant:
-    message = Message(id=1, room="42", body=None, attempt=attempt, enqueued_at=NOW)
-    return Grant(message, ticket, abort, None)
-
-
-def taken(word: str, detail: str = "") -> Taken:
-    return Taken(Answer(word, detail))
-
+from greenroom.actors.transitions import RoomMachine, State
+from unit.machines import READY, grant, taken
 
 IN_FLIGHT = (State.CLAIMING, State.SETTLING)  # the states in which an answer is awaited; elsewhere none can come
 CODE_ENDS = ["finished", "failed", "rejected", "cancelled", "late"]

@@ -38,9 +38,9 @@ def send_file(client: Client, file: Path, prefix: str | None, *, strict: bool, a
     """
     sender = _Sender(client, prefix, 1 if strict else WINDOW, as_json)
     with _opened(file) as stream, progress(f"{file}", os.fstat(stream.fileno()).st_size or None) as advance:
-        for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES), b""), 1):
+        for number, (line, size) in enumerate(_lines(stream, file), 1):
             sender.send(number, line)
-            advance(len(line))
+            advance(size)
             if strict and sender.refused:
                 break
         sender.finish()
@@ -62,6 +62,19 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
+def _lines(stream: BinaryIO, file: Path) -> Iterator[tuple[bytes, int]]:
+    """The lines and their sizes; of one that is too long only its beginning, the rest is passed over."""
+    try:
+        while line := stream.readline(MAX_LINE_BYTES):
+            size, rest = len(line), line
+            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                rest = stream.readline(MAX_LINE_BYTES)
+                size += len(rest)
+            yield line, size
+    except OSError as error:
+        raise InvalidRequest(f"--file {file}: {error.strerror}") from None
+
+
 class _Sender:
     """Sends lines, some of them at once, and tells of each in their order."""
 
@@ -71,7 +84,7 @@ class _Sender:
         self.sent = self.refused = 0
 
     def send(self, number: int, line: bytes) -> None:
-        if not line.strip():
+        if not line.strip() and len(line) < MAX_LINE_BYTES:
             return
         room, sending = "", Future[int]()
         try:
@@ -115,6 +128,8 @@ def read_line(line: bytes) -> tuple[str, Any, str | None]:
     Raises:
         InvalidRequest: what is wrong with it.
     """
+    if len(line) == MAX_LINE_BYTES:
+        raise InvalidRequest(f"a line of {MAX_LINE_BYTES} bytes or more")
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -46,7 +46,8 @@ def reading(agent: str, redis: str | None, embedded: Path | None, as_json: bool,
 async def store_of(agent: str, url: str, patience_s: float = PATIENCE_S) -> AsyncIterator[Store]:
     """The agent's store, for what no client has; it is closed with the block."""
     _say_nothing()
-    keys, redis = Keys(agent), connect(url)
+    keys = Keys(agent)
+    redis = connect(url, keys.root)
     store = Store(redis, keys, patience_s=patience_s)
     try:
         yield store

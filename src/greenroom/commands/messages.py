@@ -32,7 +32,7 @@ def _body(words: str | None, data: str | None) -> Any:
         if data is not None:
             return json.loads(data)
         return words if words != "-" else sys.stdin.read().removesuffix("\n")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise InvalidRequest(f"{'stdin' if data is None else '--data'}: {error}") from None
 
 

@@ -10,6 +10,7 @@ import typer
 from ..options import AgentName, Embedded, Json, RedisUrl, option
 from ..protocol.listing import Sort
 from ..protocol.records import Phase
+from ..protocol.waiting import why
 from ..rendering import ROOM_COLUMNS, WORKER_COLUMNS, room_facts, room_row, show_facts, show_rows, to_json, worker_row
 from .clients import reading
 
@@ -29,14 +30,16 @@ def status(
     embedded: Embedded = None,
     as_json: Json = False,
 ) -> None:
-    """Show a room, or the agent as a whole."""
+    """Show a room, and what it waits for or has said last; or the agent as a whole."""
     with reading(agent, redis, embedded, as_json) as client:
         if room is None:
             whole = client.overview()
             typer.echo(to_json(whole)) if as_json else show_facts(dict(whole))
+        elif as_json:
+            typer.echo(to_json(client.status(room)))
         else:
-            one = client.status(room)
-            typer.echo(to_json(one)) if as_json else show_facts(room_facts(one, client.overview()))
+            one, whole, last = client.status(room), client.overview(), client.last_output(room)
+            show_facts(room_facts(one, whole, why(one, whole, client.workers()), last))
 
 
 def rooms(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 import weakref
@@ -90,8 +91,9 @@ class Client:
         try:
             future = self._begin(work)
         except BaseException:  # a KeyboardInterrupt, say: nobody would ever await it, and Python would complain of that
-            with suppress(ValueError):  # it runs by now
-                work.close()
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:  # else it was handed over, and ends over there
+                with suppress(ValueError):  # it runs by now
+                    work.close()
             raise
         try:
             return future.result()

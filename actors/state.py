@@ -49,12 +49,16 @@ class StateKind:
 
         Raises:
             StateTooNew: it is of a newer version.
-            InvalidBody: its fields do not fit.
+            InvalidBody: it is not what greenroom writes, or its fields do not fit.
         """
         if data is None:
             return self._new({})
-        version, fields = codec.decode(data, limit=max(self._limit, codec.MAX_BYTES))
-        if version > self._version:
+        try:
+            version, fields = codec.decode(data, limit=max(self._limit, codec.MAX_BYTES))
+            newer = version > self._version
+        except (InvalidBody, ValueError, TypeError) as error:
+            raise InvalidBody(f"the stored state is not what greenroom writes: {error}") from None
+        if newer:
             raise StateTooNew(f"the state is of version {version}, this agent knows {self._version}: upgrade this worker")
         if version < self._version:
             fields = upgrade(fields, version)

@@ -135,6 +135,9 @@ def replication(info: Info) -> Finding:
     """Whether the server is a primary, and its replicas are in step."""
     if info.get("role") == "slave":
         return error("role", "a replica: it accepts no writes", "name the primary, or Sentinels: sentinel://host,host/name")
+    if info.get("min_slaves_good_slaves") == 0:
+        says = "primary, which writes nothing without replicas in step, and has none (min-replicas-to-write)"
+        return error("role", says, "look at the replicas, or set min-replicas-to-write 0")
     replicas = [replica for name, replica in info.items() if name.startswith("slave") and isinstance(replica, Mapping)]
     late = [each for each in replicas if each.get("state") != "online" or int(each.get("lag", 0)) > REPLICA_LAG_S]
     if late:

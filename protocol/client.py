@@ -22,7 +22,7 @@ from .pipeline import Durability
 from .reads import AsyncReads, check_entry, start_after
 from .records import Mode, Output, Receipt, read_receipts, text
 from .room_handles import AsyncRoomHandle
-from .store import Enqueued, Store
+from .store import Answer, Enqueued, Store
 from .wakeups import Wakeups
 
 T = TypeVar("T")
@@ -253,13 +253,12 @@ class AsyncClient(AsyncReads):
             NotReplicated: with ``durability``: it was forgotten, and may be there again.
         """
         check_name(name, "relay name")
-        request, word = uuid.uuid4().hex, "more"
-        while word == "more":
-            answer, short = await _durably(self._store.forget_relay(name, request, ttl_s=self._known_s))
-            word = answer.word
-        if word == "runs":
+        request, answer, short = uuid.uuid4().hex, Answer("more", "0"), None
+        while answer.word == "more":
+            answer, short = await _durably(self._store.forget_relay(name, request, answer.detail, ttl_s=self._known_s))
+        if answer.word == "runs":
             raise RelayRuns(f"relay {name} runs as {answer.detail}: end it first")
-        if word == "unknown":
+        if answer.word == "unknown":
             raise NotFound(f"there is no relay {name}")
         _confirmed(None, short)
 

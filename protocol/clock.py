@@ -19,6 +19,15 @@ def time_of_entry(entry: str) -> dt.datetime:
     return EPOCH + dt.timedelta(milliseconds=min(place_of(entry)[0], _LAST_MS))
 
 
+def time_said(said: str | None) -> dt.datetime | None:
+    """The time of a field that has one in ISO-8601; None for what says nothing, or what no script wrote."""
+    try:
+        found = dt.datetime.fromisoformat(said or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None
+
+
 def time_of_tick(value: float) -> dt.datetime:
     """The server's time at a value of the logical clock, which is never behind it: a message, a ticket or an incarnation; of a
     number that is no such value, the nearest time that there is.

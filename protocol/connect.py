@@ -51,6 +51,9 @@ _DENIED_WORDS = re.compile(r"NOAUTH|WRONGPASS|NOPERM|ACL failure in script|user 
 # A certificate that does not convince, and why; and a server that hangs up, as one does to whom TLS is spoken wrongly.
 _UNTRUSTED_WORDS = re.compile(r"certificate verify failed: (.*?)\.?(?: \(_ssl|$)")
 _CUT_WORDS = re.compile(r"reset by peer|closed by server|Connection lost|[Bb]roken pipe|alert|EOF occurred")
+# Of no class of their own either, where a script ran into them.
+_FULL_WORDS = re.compile(r"command not allowed when used memory|(?:^|-)MISCONF ")
+_WRONG_TYPE = re.compile(r"(?:WRONGTYPE )?Operation against a key holding the wrong kind")
 # Subclasses of ConnectionError that no repetition mends.
 DENIED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 
@@ -60,6 +63,11 @@ def is_lost(error: BaseException) -> bool:
     if isinstance(error, LOST):
         return True
     return isinstance(error, redis_errors.ResponseError) and _LOST_WORDS.search(str(error)) is not None
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the server writes nothing for now: its memory is full, or its disk. Whoever has the time waits."""
+    return isinstance(error, redis_errors.ResponseError) and _FULL_WORDS.search(str(error)) is not None
 
 
 def connect(url: str, key: str = "") -> Redis:
@@ -194,8 +202,16 @@ def translate(error: BaseException) -> RedisError:
         message += " (if it wants TLS: rediss://, and a client certificate if it wants one)"
     if is_elsewhere(error) and not is_lost(error):
         return RedisRefused(f"Redis is a cluster, and another of its nodes has this agent: use a cluster:// URL ({message})")
+    if is_lost(error) and isinstance(error, (redis_errors.ResponseError, redis_errors.BusyLoadingError)):
+        return RedisUnavailable(f"Redis answers, and does not do what it is asked: {message}. See greenroom doctor")
     if is_lost(error):
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
+    if is_full(error):
+        return RedisRefused(f"Redis writes nothing, for its memory or its disk is full (greenroom doctor says more): {message}")
+    if _WRONG_TYPE.match(message):
+        return RedisRefused(
+            f"Redis refuses: a key is not of the type that greenroom writes (greenroom keys finds it): {message}"
+        )
     if not isinstance(error, redis_errors.ResponseError):
         return RedisRefused(f"what answers there is not Redis, or speaks its protocol wrongly: {message}. Check the URL")
     return RedisRefused(f"Redis refuses: {message}")

@@ -12,14 +12,16 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import NoPermissionError, ResponseError
 
-from . import checks
+from . import agent_checks, checks
 from .acl import COMMANDS, Role, trial
-from .checks import Finding
+from .checks import Finding, Severity
 from .cluster import ClusterPool
 from .connect import connect, open_connection, translate
 from .errors import RedisError
 from .keys import Keys
+from .keyspace import agents_instead, no_such_agent
 from .records import LAYOUT, text
+from .store import Store
 
 PINGS = 21
 LIMIT_S = 10.0
@@ -36,13 +38,35 @@ async def examine(url: str, agent: str | None = None) -> list[Finding]:
     redis = connect(url, "" if keys is None else keys.root)
     try:
         async with asyncio.timeout(LIMIT_S), open_connection(redis) as connection:
-            return await _Doctor(redis, connection).examine(keys)
+            found = await _Doctor(redis, connection).examine(keys)
+            if keys is not None and any(each.check == "data" and each.severity is Severity.OK for each in found):
+                found += await _agent(redis, keys)
+            return found
     except RedisError:
         raise
     except Exception as error:
         raise translate(error) from None
     finally:
         await redis.aclose()
+
+
+async def _agent(redis: Redis, keys: Keys) -> list[Finding]:
+    """What ails the agent, if there is one here."""
+    store = Store(redis, keys, patience_s=LIMIT_S)
+    try:
+        if (others := await agents_instead(store)) is not None:
+            return [
+                checks.warning(
+                    "agent",
+                    no_such_agent(keys.agent, others),
+                    "look at the name and the URL; if it was here, Redis has lost it: restore it",
+                )
+            ]
+        return agent_checks.findings(await agent_checks.gather(store))
+    except NoPermissionError:
+        return [checks.unknown("agent", "its keys")]
+    finally:
+        await store.close()
 
 
 class _Doctor:
@@ -65,7 +89,8 @@ class _Doctor:
         found += [await self._clock(), self._transport()]
         if keys is not None:
             found.append(await self._data(keys))
-        return [*found, await self._access(keys)]  # the last: it may leave the connection in a MULTI
+        found.append(await self._access(keys))  # the last here: it may leave the connection in a MULTI
+        return found
 
     async def _ask(self, *words: Any) -> Any:
         await self._connection.send_command(*words, check_health=False)

@@ -68,6 +68,7 @@ class Keys:
         self.events = f"{self.root}:events"
         self.workers = f"{self.root}:workers"
         self.relays = f"{self.root}:relays"
+        self.relays_seen = f"{self.root}:relays:seen"
 
     def room(self, room: str) -> str:
         return f"{self.root}:room:{room}"

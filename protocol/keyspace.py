@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any
 
 from .acl import literally
@@ -14,7 +15,9 @@ from .keys import Keys
 from .records import text
 from .store import Store
 
-PAGE = 1000
+PAGE, SCANS = 1000, 200  # names that are looked at together; so often in a short look
+MOST_NAMED = 10
+_ROOT = re.compile(r"greenroom:\{([^{}]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ KINDS = (
     KeyKind(":workers", "set", "workers that may own rooms"),
     KeyKind(":worker:{}", "hash", "a worker's lease: it lives while this is there"),
     KeyKind(":relays", "hash", "the registered relays, and since when"),
+    KeyKind(":relays:seen", "hash", "when each relay was last heard of"),
     KeyKind(":relay:{}", "string", "a relay's lease: the process that hands over"),
     KeyKind(":undelivered:{}", "hash", "rooms with outputs that a relay is not done with"),
     KeyKind(":aborted:{}", "set", "aborted cycles of a room whose outputs a relay is not done with"),
@@ -69,6 +73,32 @@ class KeyFacts:
     type: str
     size: int | None
     ttl_s: int | None
+
+
+async def agents_instead(store: Store) -> list[str] | None:
+    """None if Redis has anything of the store's agent, else the agents that it has, the likest names first, as far as a short
+    look finds them.
+    """
+    keys, command, cursor, found = store.keys, store.pipeline.command, b"0", set[str]()
+    if await command("EXISTS", keys.root, keys.rooms, keys.control, keys.relays):
+        return None
+    try:
+        for _ in range(SCANS):
+            words = ("SCAN", cursor, "MATCH", "greenroom:{*}", "COUNT", PAGE)
+            cursor, page = await command(*words)
+            found |= {name[1] for name in map(_ROOT.fullmatch, map(text, page)) if name}
+            if cursor == b"0":
+                break
+    except RedisRefused:  # an agent's own users may not
+        pass
+    return sorted(found, key=lambda name: (-SequenceMatcher(None, keys.agent, name).ratio(), name))
+
+
+def no_such_agent(agent: str, others: list[str]) -> str:
+    """What to say of it."""
+    more = "" if len(others) <= MOST_NAMED else " and more"
+    named = f"; agents that are: {', '.join(others[:MOST_NAMED])}{more}" if others else ""
+    return f"there is no agent {agent} in this Redis{named}"
 
 
 class Keyspace:

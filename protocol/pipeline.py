@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
-from .connect import DENIED, back_off, is_lost, open_connection, translate
+from .connect import DENIED, back_off, is_full, is_lost, open_connection, translate
 from .errors import GreenroomError, InvalidRequest, NewerVersion, NotReplicated, RedisRefused, RedisUnavailable
 from .log import log
 from .records import LAYOUT, check_version
@@ -70,7 +70,7 @@ def _pack(*words: Word) -> bytes:
 
 
 def _tell_of(error: Exception) -> None:
-    if is_lost(error):
+    if is_lost(error) or is_full(error):
         log.warning("redis.lost", error=str(error))
     else:  # a reply that is no Redis protocol, say
         log.error("redis.confused", exc_info=error)
@@ -105,6 +105,11 @@ class Pipeline:
         self._closed = False
         self.connected = False
         self.reconnects = 0
+        self.trouble: Exception | None = None  # why there is no server that does what it is asked
+        self._failures, self._lost_at = 0, 0.0
+        # What a server that answers would not do: one that is no primary any more, or has lost its replicas. Until it does
+        # this, to be connected means nothing, and the patience runs on.
+        self._refused: _Request | None = None
         self._shas = {name: script.sha.encode() for name, script in scripts().items()}
         self._unloaded: GreenroomError | None = None  # why this user may load no scripts
 
@@ -148,6 +153,7 @@ class Pipeline:
             if not request.reply.done():
                 request.reply.set_exception(error)
         self._waiting.clear()
+        self._refused = None
 
     def _repeat_sent(self) -> None:
         """What was sent, and is not answered in full, is to be sent again, before what waits."""
@@ -158,44 +164,57 @@ class Pipeline:
 
     async def _keep_connected(self) -> None:
         loop = asyncio.get_running_loop()
-        failures, lost_at = 0, loop.time()
+        self._failures, self._lost_at = 0, loop.time()
         while True:
-            connected = False
             try:
                 async with open_connection(self._redis) as connection:
                     await self._load(connection)
                     await self._check_data(connection)
-                    self.connected = connected = True
-                    if failures:
-                        self.reconnects += 1
-                        log.info("redis.reconnected", after_s=round(loop.time() - lost_at, 3))
-                    failures = 0
+                    if self._refused is None:
+                        self._well()
                     await self._serve(connection)
             except DENIED as error:
                 self._fail(translate(error))
             except NewerVersion as error:
                 self._fail(error)
             except Exception as error:  # nothing may end this loop
-                if isinstance(error, ResponseError) and not is_lost(error):
+                if isinstance(error, ResponseError) and not self._is_lost(error):
                     self._fail(translate(error))
                 else:
-                    if connected or not failures:
-                        silent_s = REPLY_TIMEOUT_S if connected and isinstance(error, TimeoutError) else 0.0
-                        lost_at = loop.time() - silent_s
-                        _tell_of(error)
-                    if self._patience_s is not None:
-                        why = translate(error)
-                        if (is_lost(error) and isinstance(why, RedisRefused)) or loop.time() - lost_at >= self._patience_s:
-                            self._fail(why)
+                    self._lose(error)
             self.connected = False
             self._repeat_sent()
             if not self._waiting and self._patience_s is not None:
                 self._wake.clear()
                 await self._wake.wait()  # nobody waits: connect again when somebody does
-                failures, lost_at = 0, loop.time()
+                self._failures, self._lost_at = 0, loop.time()
                 continue
-            await back_off(failures)
-            failures += 1
+            await back_off(self._failures)
+            self._failures += 1
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Whether to connect again and repeat. Who has no patience is told at once that Redis is full; a worker waits."""
+        return is_lost(error) or (self._patience_s is None and is_full(error))
+
+    def _well(self) -> None:
+        """There is a server that does what it is asked."""
+        self.connected, self._refused, self.trouble = True, None, None
+        if self._failures:
+            self.reconnects += 1
+            log.info("redis.reconnected", after_s=round(asyncio.get_running_loop().time() - self._lost_at, 3))
+        self._failures = 0
+
+    def _lose(self, error: Exception) -> None:
+        """There is none any more, or still none: who waits learns it when the patience is over."""
+        now_s, self.trouble = asyncio.get_running_loop().time(), error
+        if self.connected or not self._failures:
+            silent_s = REPLY_TIMEOUT_S if self.connected and isinstance(error, TimeoutError) else 0.0
+            self._lost_at = now_s - silent_s
+            _tell_of(error)
+        if self._patience_s is not None:
+            why = translate(error)
+            if (is_lost(error) and isinstance(why, RedisRefused)) or now_s - self._lost_at >= self._patience_s:
+                self._fail(why)
 
     async def _load(self, connection: AbstractConnection) -> None:
         """Load the scripts. A user who may only read goes without."""
@@ -259,6 +278,8 @@ class Pipeline:
             async with asyncio.timeout(REPLY_TIMEOUT_S):
                 for _ in range(owed):
                     await self._settle(connection, unknown)
+                    if self._refused is not None and self._refused.reply.done():
+                        self._well()
             if unknown:  # the server forgot its scripts: load them, and send those again in their order
                 self._sent.extendleft(reversed(unknown))
                 raise ConnectionError("the server has forgotten its scripts")
@@ -276,7 +297,9 @@ class Pipeline:
                 return
             failure = self._unloaded
         except ResponseError as error:
-            if is_lost(error):
+            if self._is_lost(error):
+                confirms = self._sent[0].confirms
+                self._refused = next((request for request, _ in self._unconfirmed), None) if confirms else self._sent[0]
                 raise
             failure = translate(error)
         request = self._sent.popleft()

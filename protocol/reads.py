@@ -7,12 +7,13 @@ import re
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
-from . import fleet, inspection, listing
+from . import fleet, inspection, listing, relays
 from .audit import SignalEntry, signal_pages
 from .errors import InvalidRequest, NotFound
 from .fleet import WorkerStatus
 from .keys import Keys, check_room
 from .records import AgentStatus, DeadLetter, Event, Output, RoomStatus, read_dead_letter, read_event
+from .relays import RelayStatus
 from .store import Store
 
 T = TypeVar("T")
@@ -152,6 +153,10 @@ class AsyncReads:
     async def workers(self) -> list[WorkerStatus]:
         """The workers that live, or own rooms, by name."""
         return await fleet.workers(self._store)
+
+    async def relays(self) -> list[RelayStatus]:
+        """The registered relays, by name: also those that do not run, for which outputs are kept until they are forgotten."""
+        return await relays.relays(self._store)
 
     async def overview(self) -> AgentStatus:
         """The agent as a whole."""

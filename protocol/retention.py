@@ -63,8 +63,44 @@ def _check_count(name: str, value: object) -> None:
 
 def _check_time(name: str, value: object, least: timedelta = timedelta(seconds=1)) -> None:
     if not isinstance(value, timedelta) or value < least:
-        raise InvalidRequest(f"{name}: want a timedelta of {least.total_seconds():g} s or more, got {value!r}")
+        raise InvalidRequest(f"{name}: want a timedelta of {least.total_seconds():g} s or more, got {value}")
 
 
 def _seconds(value: timedelta) -> int:
     return math.ceil(value.total_seconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One of them as Redis has it, in a field ``keep_…`` of the agent's hash."""
+
+    option: str
+    field: str  # absent where nobody has said anything, or where it is for ever
+
+    def read(self, value: bytes | None) -> int | None:
+        """What is in force, in entries or seconds; None for ever."""
+        if value is not None and value.isdigit():
+            return int(value)
+        return _DEFAULTS[self.field] or None  # type: ignore[return-value]  # a number, or empty
+
+    def said(self, value: int | None) -> str:
+        """It as ``--keep`` takes it."""
+        if value is None:
+            return f"{self.option} for ever"
+        if not self.field.endswith("_s"):
+            return f"{self.option}={value}"
+        unit, of = next((unit, of) for unit, of in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)) if value % of == 0)
+        return f"{self.option}={value // of}{unit}"
+
+
+_WORDS = Retention().words()
+_DEFAULTS = dict(zip(_WORDS[::2], _WORDS[1::2], strict=True))
+LIMITS = (
+    Limit("outbox", "outbox"),
+    Limit("outbox_for", "outbox_s"),
+    Limit("events", "events"),
+    Limit("control", "control"),
+    Limit("receipts", "receipts_s"),
+    Limit("dead", "dead"),
+    Limit("idle_rooms", "idle_rooms_s"),
+)

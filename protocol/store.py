@@ -285,8 +285,9 @@ class Store:
         """What is due in a room, after ``done`` was handed over, or ``rejected`` says why it was not."""
         return self.pipeline.run("deliver", name, token, room, done, rejected, decode=_due)
 
-    def forget_relay(self, name: str, request: str, *, ttl_s: int) -> Future[Answer]:
-        return self.pipeline.run("forget_relay", name, request, ttl_s, decode=_answer, durable=True)
+    def forget_relay(self, name: str, request: str, cursor: str, *, ttl_s: int) -> Future[Answer]:
+        """Go on from ``cursor``, at first 0: of ``more`` it is the detail."""
+        return self.pipeline.run("forget_relay", name, request, ttl_s, cursor, decode=_answer, durable=True)
 
 
 def read_ready(reply: Any) -> list[tuple[str, str]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Literal, Self, TypeVar, overload
 
+from . import keyspace
 from .audit import SignalEntry
 from .client import DEFAULT_REDIS, AsyncClient
 from .errors import GreenroomError
@@ -17,6 +20,7 @@ from .fleet import WorkerStatus
 from .keys import check_room
 from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
+from .relays import RelayStatus
 from .room_handles import RoomHandle
 
 T = TypeVar("T")
@@ -84,7 +88,13 @@ class Client:
             await asyncio.wait(calls)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = self._begin(work)
+        try:
+            future = self._begin(work)
+        except BaseException:  # a KeyboardInterrupt, say: nobody would ever await it, and Python would complain of that
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:  # else it was handed over, and ends over there
+                with suppress(ValueError):  # it runs by now
+                    work.close()
+            raise
         try:
             return future.result()
         except BaseException:
@@ -225,8 +235,16 @@ class Client:
     def workers(self) -> list[WorkerStatus]:
         return self._run(self._client.workers())
 
+    def relays(self) -> list[RelayStatus]:
+        return self._run(self._client.relays())
+
     def overview(self) -> AgentStatus:
         return self._run(self._client.overview())
+
+
+def agents_instead(client: Client) -> list[str] | None:
+    """None if Redis has anything of the client's agent, else the agents that it has, as far as a short look finds them."""
+    return client._run(keyspace.agents_instead(client._client._store))
 
 
 def begin_send(client: Client, room: str, body: Any, key: str | None) -> Future[int]:

@@ -152,7 +152,7 @@ class Relay:
         except LeaseTaken as taken:
             log.info("relay.stands_by", active=str(taken))
         except TimeoutError as error:
-            raise translate(error) from None
+            raise translate(self._duty.store.pipeline.trouble or error) from None
 
     def _root_ended(self, failure: BaseException | None) -> None:
         if failure is not None:

@@ -213,7 +213,7 @@ class ActorSystem:
                 await self._worker.retain()
                 await self._listeners.open(self._store)
         except TimeoutError as error:
-            raise translate(error) from None
+            raise translate(self._store.pipeline.trouble or error) from None
         root = self._start_tree(self._worker)
         await root.wait_up()
         url = without_password(self._url)

@@ -97,7 +97,8 @@ class Worker:
     def _about(self) -> dict[str, str]:
         # Nothing is trimmed from the control stream that a live worker has not read.
         place = {} if self.control_seen is None else {"control": self.control_seen}
-        return {**self.about, "rooms": str(self.context.slots.used), **place}
+        slots, lag_ms = self.context.slots, round(self.context.counts.lag.most_s() * 1000)
+        return {**self.about, "rooms": str(slots.used), "slots": str(slots.most), "lag_ms": str(lag_ms), **place}
 
     async def retain(self) -> None:
         """Say what is kept, unless a newer worker has."""

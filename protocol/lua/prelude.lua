@@ -24,7 +24,7 @@ local function outbox_key(room) return room_key(room) .. ':outbox' end
 
 -- Relays: of each the rooms that have outputs it has not handed over, with the first of these. What is kept for them has
 -- names that no room or relay can have.
-local RELAYS = G .. ':relays'
+local RELAYS, RELAYS_SEEN = G .. ':relays', G .. ':relays:seen'
 local function lease_key(relay) return G .. ':relay:' .. relay end
 local function undelivered_key(relay) return G .. ':undelivered:' .. relay end
 local function aborted_key(room) return G .. ':aborted:' .. room end

@@ -9,6 +9,7 @@ local holder = call('GET', key)
 if lease == '' then
   if holder == token then
     call('DEL', key)
+    call('HSET', RELAYS_SEEN, name, now)
     event('relay.left', 'relay', name, 'token', token)
   end
   return { 'ok', '' }
@@ -16,5 +17,6 @@ end
 if call('HSETNX', RELAYS, name, now) == 1 then event('relay.registered', 'relay', name) end
 if holder and holder ~= token then return { 'taken', holder } end
 call('SET', key, token, 'PX', lease)
+call('HSET', RELAYS_SEEN, name, now)
 if not holder then event('relay.joined', 'relay', name, 'token', token) end
 return { 'ok', call('HGET', RELAYS, name) }

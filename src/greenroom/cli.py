@@ -16,6 +16,7 @@ from .commands.doctor import doctor
 from .commands.keys import keys
 from .commands.messages import ask, discard, send
 from .commands.relay import relay
+from .commands.relays import relays
 from .commands.rooms import rooms, status, workers
 from .commands.run import run
 from .commands.signals import interrupt, pause, play, stop
@@ -51,6 +52,7 @@ for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
 app.add_typer(dead, name="dead", rich_help_panel="Messages")
+app.add_typer(relays, name="relays", rich_help_panel="How it is")
 
 
 @app.command(

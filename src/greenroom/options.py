@@ -32,6 +32,7 @@ Embedded = Annotated[
     ),
 ]
 Json = Annotated[bool, option("--json", help="Print JSON, one value a line.")]
+Yes = Annotated[bool, option("--yes", "-y", help="Do not ask.")]
 Follow = Annotated[bool, option("--follow", "-f", help="Go on with what is to come, until Ctrl-C.")]
 Last = Annotated[int | None, option("--last", "-n", min=1, metavar="N", help="Only the newest N of what is there.")]
 ChosenLevel = Annotated[LogLevel, typer.Option("--log-level", help="Log to stderr from this level on.")]

@@ -53,6 +53,7 @@ from .protocol.records import (
     Receipt,
     RoomStatus,
 )
+from .protocol.relays import RelayStatus
 from .protocol.retention import Retention
 from .protocol.sync_client import Client
 from .supervisors.child import ChildInfo, ChildSpec
@@ -113,6 +114,7 @@ __all__ = [
     "Reject",
     "Relay",
     "RelayRuns",
+    "RelayStatus",
     "ReplyLost",
     "Restart",
     "RestartPolicy",

@@ -27,18 +27,21 @@ from .protocol.records import (
     EventKind,
     Hold,
     Kind,
+    Mode,
     Output,
     Receipt,
     RoomStatus,
     text,
 )
+from .protocol.relays import RelayStatus
 from .supervisors.process import complain
 from .tables import lay_out
 
 R = TypeVar("R")
 
-ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "since", "processing", "attempt", "says")
-WORKER_COLUMNS = ("worker", "alive", "owns", "at work", "since", "renewed", "host", "pid", "incarnation")
+ROOM_COLUMNS = ("room", "phase", "hold", "waiting", "owner", "since", "processing", "attempt", "retry", "says")
+WORKER_COLUMNS = ("worker", "alive", "owns", "at work", "slots", "lag", "since", "renewed", "host", "pid", "incarnation")
+RELAY_COLUMNS = ("relay", "runs as", "seen", "rooms", "oldest", "since")
 LETTER_COLUMNS = ("id", "room", "message", "attempts", "died", "error")
 RECEIPT_COLUMNS = ("room", "mode", "outcome", "message", "at", "cid")
 TABLE_ROWS = 500  # of a table on a terminal, before its columns' names are told again
@@ -205,7 +208,7 @@ def room_row(status: RoomStatus) -> Sequence[Any]:
     hold, since = status.hold and status.hold.mode, status.claimed_at or (status.hold and status.hold.at)
     attempt = status.attempt or None
     facts = (status.room, status.phase, hold, status.waiting, status.owner, since, status.processing, attempt)
-    return (*facts, room_says(status))
+    return (*facts, status.retry_at, room_says(status))
 
 
 def room_says(status: RoomStatus) -> str:
@@ -237,8 +240,14 @@ def _output_says(output: Output) -> str:
 def worker_row(worker: WorkerStatus) -> Sequence[Any]:
     """A worker as a row of WORKER_COLUMNS."""
     alive = "yes" if worker.alive else "NO"
-    numbers = (worker.name, alive, worker.owns, worker.rooms, worker.since, worker.renewed_at)
+    lag = None if worker.lag_s is None else f"{worker.lag_s:.1f}s"
+    numbers = (worker.name, alive, worker.owns, worker.rooms, worker.slots, lag, worker.since, worker.renewed_at)
     return (*numbers, worker.host, worker.pid, worker.incarnation)
+
+
+def relay_row(relay: RelayStatus) -> Sequence[Any]:
+    """A relay as a row of RELAY_COLUMNS."""
+    return (relay.name, relay.holder or "NOBODY", relay.seen_at, relay.rooms, relay.oldest, relay.since)
 
 
 def letter_row(letter: DeadLetter) -> Sequence[Any]:
@@ -256,7 +265,8 @@ def show_event(event: Event) -> None:
 
 def show_signal(signal: SignalEntry) -> None:
     """One entry of the control stream: id, mode, room, outcome, message, by whom, why, and the signal's id."""
-    outcome = signal.outcome or ("by hand, read" if signal.read else "by hand, not read yet")
+    by_hand = "by hand, not read yet" if not signal.read else "by hand, read" if signal.mode in list(Mode) else "no signal"
+    outcome = signal.outcome or by_hand
     room = "(everywhere)" if signal.room is None else signal.room
     facts = (signal.mode, room, outcome, signal.message, signal.by, signal.reason)
     show_entry(signal.id, facts, "" if signal.read else "yellow", spared=(signal.cid,))

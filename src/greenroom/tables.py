@@ -10,7 +10,7 @@ GAP, INDENT = "  ", "    "  # between cells; before a text below its row
 LEAST_TEXT = 24  # columns for a text beside the other cells
 TEXTS = ("error", "reason", "says", "do", "what")  # last columns that are texts
 # What a narrow terminal does without, the first of these first.
-SPARED = ("cid", "incarnation", "processing", "renewed", "at", "pid", "host", "message", "since", "attempts", "attempt")
+SPARED = ("cid", "incarnation", "processing", "renewed", "at", "pid", "host", "message", "since", "attempts", "attempt", "lag")
 
 
 def fit(text: str, width: int) -> str:
@@ -58,5 +58,5 @@ def wrap(text: str, width: int) -> list[str]:
         if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
             lines[-1] += f" {word}"
         else:
-            lines += chop_cells(word, width)
+            lines += chop_cells(word, width) or [word]  # none of a word that takes no cell
     return lines[1:] or lines

@@ -499,7 +499,7 @@ def test_who_has_named_no_redis_is_told_so_when_the_usual_one_is_not_there(
         raise RedisUnavailable("nothing there")
 
     monkeypatch.delenv("GREENROOM_REDIS_URL")
-    monkeypatch.setattr(rooms, "client_of", refuse)
+    monkeypatch.setattr(rooms, "reading", refuse)
     monkeypatch.setattr(run, "load_agent", refuse)
     _, err = shell(*command, code=3)
     assert err.splitlines() == [

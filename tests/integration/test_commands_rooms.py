@@ -101,7 +101,18 @@ def test_rooms_are_sorted_by_activity_age_queue_or_name(shell: Shell, redis: red
 
 def test_rooms_says_who_holds_a_room_and_why_and_what_has_failed(shell: Shell) -> None:
     header, *lines = shell("rooms")[0].splitlines()
-    assert header.split("\t") == ["room", "phase", "hold", "waiting", "owner", "since", "processing", "attempt", "says"]
+    assert header.split("\t") == [
+        "room",
+        "phase",
+        "hold",
+        "waiting",
+        "owner",
+        "since",
+        "processing",
+        "attempt",
+        "retry",
+        "says",
+    ]
     says = {line.split("\t")[0]: line.split("\t")[-1] for line in lines}
     assert says["stopped"] == "by ann: wrong answers"
     assert says["paused"] == "by ann"
@@ -164,6 +175,16 @@ def test_what_lists_rooms_and_workers_is_empty_for_an_agent_that_never_was(shell
     for command in (["rooms"], ["rooms", "--worker", "w"], ["rooms", "--phase", "queued"], ["workers"], ["dead", "list"]):
         assert shell.json(*command) == []
         assert len(shell(*command)[0].splitlines()) == 1, "the names of the columns"
+
+
+def test_that_there_is_no_such_agent_is_told_people(shell: Shell, another: str) -> None:
+    looks = (["status"], ["rooms"], ["workers"], ["signals"], ["tail", "42"], ["dead", "list"], ["relays"], ["keys"], ["top"])
+    for command in looks:
+        err = shell(*command)[1]
+        assert err.startswith(f"greenroom: there is no agent {another} in this Redis")
+        assert err.count("\n") == 1
+    shell("stop", "42")
+    assert [shell(*command)[1] for command in looks] == [""] * len(looks)
 
 
 def test_a_worker_whose_lease_has_run_out_is_told_while_it_owns_rooms(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import redis as redis_py
 
+from greenroom import Client, Relay
 from greenroom.cli import execute
 from greenroom.protocol.acl import COMMANDS, Role, command_line, trial, user_name
 from greenroom.protocol.keys import Keys
@@ -62,10 +63,9 @@ def admin(server: RedisServer) -> Any:
 
 
 def bad(found: dict[str, dict[str, str]]) -> dict[str, str]:
-    """What is not fine, and how bad it is; nobody asks for a password here."""
-    return {
-        name: row["severity"] for name, row in found.items() if row["severity"] != "ok" and name not in ("access", "latency")
-    }
+    """What is not fine, and how bad it is; nobody asks for a password here, and there is nothing of the agent's."""
+    spared = ("access", "latency", "agent")
+    return {name: row["severity"] for name, row in found.items() if row["severity"] != "ok" and name not in spared}
 
 
 @pytest.mark.parametrize("executable", server_executables().values(), ids=server_executables().keys())
@@ -76,7 +76,7 @@ def test_a_redis_as_it_should_be_is_fine_in_all_that_is_looked_at(
     assert bad(found) == {}
     assert list(found) == [
         *("latency", "version", "eviction", "memory", "persistence", "saving", "role", "fsync", "clock", "transport"),
-        *("data", "access"),
+        *("data", "access", "agent"),
     ]
 
 
@@ -146,6 +146,46 @@ def test_data_of_a_newer_greenroom_is_found_out(
     assert doctor(redis_url, agent)["data"]["severity"] == "ok"
     redis.hset(keys.root, "version", "2")
     assert doctor(redis_url, agent, code=1)["data"]["severity"] == "error"
+
+
+def test_an_agent_that_is_not_there_is_told_with_those_that_are(
+    redis_url: str, client: Client, agent: str, doctor: Doctor
+) -> None:
+    client.send("42", "hello")
+    found = doctor(redis_url, f"{agent}x")["agent"]
+    assert found["severity"] == "warning"
+    assert f"no agent {agent}x in this Redis" in found["says"]
+    assert found["says"].partition("agents that are: ")[2].split(", ")[0] == agent, "the likest name is the first"
+
+
+def test_what_ails_an_agent_is_told_by_whoever_may_look_at_it(
+    secured: RedisServer, agent: str, director: Director, running: Running, doctor: Doctor
+) -> None:
+    """Rows 14 and 44: one command says what is wrong and what to do."""
+    url = url_of(secured, agent, Role.WORKER)
+    with Client(agent, redis=url, by="ann") as client:
+        client.pause(everywhere=True, reason="model is down")
+        client.send("42", "hello")
+        found = doctor(url, agent, code=0)
+        assert (found["workers"]["severity"], found["mode"]["severity"]) == ("warning", "warning")
+        assert "pause by ann" in found["mode"]["says"]
+        assert "model is down" in found["mode"]["says"]
+        client.play(everywhere=True)
+        assert doctor(url, agent, code=1)["workers"]["severity"] == "error"
+        Relay(agent, print, redis=url, name="chat").start().stop()
+        system = running(director.agent(max_attempts=1), redis=url)
+        client.send("43", "fail")
+        eventually(lambda: client.overview().dead == 1, "it dies")
+        client.stop("44")
+        client.send("44", "hello")
+        found = doctor(url_of(secured, agent, Role.OBSERVER), agent)
+        assert {name for name in ("dead", "held", "relay chat") if found[name]["severity"] == "warning"} == {
+            *("dead", "held", "relay chat")
+        }
+        assert all(found[name]["do"] for name in ("dead", "held", "relay chat"))
+        assert found["workers"]["says"] == f"{system.name} live"
+        assert found["retention"]["says"].startswith("outbox=1000, outbox_for=7d, events=10000")
+        system.stop()
 
 
 # Rights. --------------------------------------------------------------------------------------------

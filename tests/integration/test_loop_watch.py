@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 import redis as redis_py
@@ -164,3 +165,14 @@ def test_a_system_stops_while_its_loop_is_blocked(
         client.stop("1")
         system.stop()
         assert system.wait(0)
+
+
+def test_a_blocked_loop_is_seen_from_outside_by_the_heartbeat(
+    running: Running, director: Director, client: Client, hog: Hog
+) -> None:
+    """row 29: where no log is at hand"""
+    system = running(director.agent(), max_rooms=7, lease=timedelta(seconds=1))
+    client.send("42", "wait")
+    with holding(hog, director.run("42")):
+        [worker] = eventually(lambda: [each for each in client.workers() if (each.lag_s or 0) >= 1], "its lag is told")
+    assert (worker.name, worker.alive, worker.rooms, worker.slots) == (system.name, True, 1, 7)

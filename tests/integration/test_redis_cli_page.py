@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from greenroom import ActorSystem, Backoff, Client, Phase, Reject
+from greenroom import ActorSystem, Backoff, Client, Phase, Reject, Relay
 from greenroom.protocol.server import RedisServer, find_cli
 from integration.agents import WAIT_S, Director, eventually
 
@@ -125,6 +125,7 @@ def scene(tmp_path: Path, redis_dir: Path) -> Iterator[Scene]:
         ActorSystem(agent, agent="support", redis=server.url, name="web-1") as system,
         Client("support", redis=server.url, by="ann") as client,
     ):
+        Relay("support", print, redis=server.url, name="chat").start().stop()
         client.send("41", "wait")
         director.run("41").finish("Your parcel has left.")
         eventually(lambda: client.status("41").waiting == 0, "it is answered")

@@ -7,6 +7,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 import redis as redis_py
 
-from greenroom import ActorSystem, AsyncClient, Client, Kind, Outcome, RedisUnavailable
+from greenroom import ActorSystem, AsyncClient, Client, Kind, Outcome, RedisRefused, RedisUnavailable, Relay
 from greenroom.protocol.connect import back_off
 from greenroom.protocol.server import RedisServer
 from greenroom.supervisors import control, dispatcher, listeners
+from greenroom.supervisors import relay as relay_module
+from greenroom.supervisors import system as system_module
 from integration.agents import WAIT_S, Director, eventually, wait_heard, wait_output
 from integration.conftest import Running
 
@@ -310,3 +313,83 @@ def test_a_long_outage_is_told_once_and_not_at_each_try_and_the_next_one_again(
 def lost(caplog: pytest.LogCaptureFixture) -> list[Any]:
     """The records that say that a connection is lost."""
     return [record for record in caplog.records if re.search(r"event=\w+\.lost ", record.getMessage())]
+
+
+# It answers, and does not do what it is asked. ---------------------------------------------------------------
+
+
+def test_a_client_does_not_wait_longer_than_its_timeout_for_a_redis_that_answers_and_writes_nothing(
+    redis_url: str, agent: str
+) -> None:
+    """A replica, also while it answers what the same client reads."""
+    reads = 0
+
+    async def refused(client: AsyncClient) -> None:
+        nonlocal reads
+        sending = asyncio.create_task(client.send("42", "again"))
+        while not sending.done():
+            with suppress(RedisUnavailable):
+                await client.status("42")
+                reads += 1
+        with pytest.raises(RedisUnavailable, match="read only"):
+            await sending
+
+    async def main() -> None:
+        async with AsyncClient(agent, redis=redis_url, timeout=1) as client, asyncio.timeout(WAIT_S):
+            await client.send("42", "hello")
+            redis.replicaof("127.0.0.1", "1")
+            await refused(client)
+            redis.replicaof("NO", "ONE")
+            await client.send("42", "at last")
+            assert (await client.status("42")).waiting == 2
+
+    with redis_py.Redis.from_url(redis_url) as redis:
+        asyncio.run(main())
+    assert reads > 0
+
+
+def test_a_worker_is_not_ready_while_redis_writes_nothing_and_goes_on_when_it_does(
+    running: Running, director: Director, redis_url: str, client: Client
+) -> None:
+    system = running(director.agent(), lease=timedelta(seconds=60))
+    with redis_py.Redis.from_url(redis_url) as redis:
+        redis.replicaof("127.0.0.1", "1")
+        eventually(lambda: not system.ready, "it is not ready")
+        redis.replicaof("NO", "ONE")
+    assert client.ask("42", "hello", timeout=WAIT_S) == "hello"
+    eventually(lambda: system.ready, "it is ready")
+
+
+def test_a_full_redis_ends_no_worker_and_its_clients_are_told_at_once(
+    running: Running, director: Director, redis_url: str, client: Client
+) -> None:
+    system = running(director.agent(), lease=timedelta(seconds=1))
+    with redis_py.Redis.from_url(redis_url) as redis:
+
+        def connections() -> int:
+            return int(redis.info("stats")["total_connections_received"])
+
+        redis.config_set("maxmemory", "1")
+        with pytest.raises(RedisRefused, match="full"):
+            client.send("42", "hello")
+        tried = connections()
+        eventually(lambda: connections() > tried + 7, "the worker tries again and again")
+        redis.config_set("maxmemory", "0")
+    assert client.ask("42", "hello", timeout=WAIT_S) == "hello"
+    eventually(lambda: system.ready, "it is ready")
+
+
+@pytest.mark.parametrize("part", [system_module, relay_module])
+def test_a_start_on_a_redis_that_writes_nothing_says_so(
+    part: Any, director: Director, redis_url: str, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "START_PATIENCE_S", 1.0)
+    starting: Any = (
+        ActorSystem(director.agent(), agent=agent, redis=redis_url)
+        if part is system_module
+        else Relay(agent, print, redis=redis_url)
+    )
+    with redis_py.Redis.from_url(redis_url) as redis:
+        redis.replicaof("127.0.0.1", "1")
+        with pytest.raises(RedisUnavailable, match="read only"):
+            starting.start()

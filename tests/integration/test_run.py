@@ -333,6 +333,17 @@ def test_the_lease_and_the_recovery_rate_are_choices(
     assert process.stop() == 0
 
 
+@pytest.mark.parametrize("more", [(), ("--processes", "1")], ids=["one", "several"])
+def test_how_much_is_kept_is_a_choice(
+    more: tuple[str, ...], starting: Starting, redis_url: str, redis: redis_py.Redis, agent: str
+) -> None:
+    process = starting("app:Echo", "--redis", redis_url, "--keep", "events=77", "--keep", "idle-rooms=30d", *more)
+    process.wait_line()
+    fields = ("keep_events", "keep_idle_rooms_s", "keep_dead")
+    eventually(lambda: redis.hmget(Keys(agent).root, *fields) == ["77", "2592000", "100000"], "the worker has said so")
+    assert process.stop() == 0
+
+
 def test_the_agents_atexit_functions_run(run: Callable[..., Process], tmp_path: Path) -> None:
     (tmp_path / "polite.py").write_text("import atexit\nfrom app import Echo\natexit.register(print, 'at exit')\n")
     process = run("polite:Echo")
@@ -480,6 +491,9 @@ def test_an_app_that_raises_is_one_line_with_its_place_and_then_its_traceback(
         (["--redis", "nonsense"], "not a Redis URL"),
         (["--embedded", "dir"], "not both"),
         (["--agent", "a{b}"], "braces"),
+        (["--keep", "events"], "--keep events: want"),
+        (["--keep", "colour=1"], "idle_rooms"),
+        (["--processes", "2", "--keep", "receipts=1s"], "--keep receipts: want"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], words: str, starting: Starting, redis_url: str) -> None:

@@ -123,7 +123,8 @@ def test_a_state_that_nobody_can_read_fails_its_messages_and_no_other_room(
     redis.set(keys.state("42"), state)
     client.send("42", "hello")
     assert client.ask("43", "hello") == "hello"
-    wait_output(client, "42", lambda output: output.kind is Kind.DEAD)
+    dead = wait_output(client, "42", lambda output: output.kind is Kind.DEAD)
+    assert "the stored state is not what greenroom writes" in str(dead.error)
     assert director.count("42") == 0
     redis.delete(keys.state("42"))
     assert client.ask("42", "again") == "again"

@@ -112,6 +112,8 @@ def slave(**said: Any) -> dict[str, Any]:
         ({"role": "master", "slave0": slave(state="wait_bgsave")}, Severity.WARNING, "10.0.0.2:6379"),
         ({"role": "master", "slave0": slave(lag=60)}, Severity.WARNING, "not in step"),
         ({"role": "slave"}, Severity.ERROR, "accepts no writes"),
+        ({"role": "master", "min_slaves_good_slaves": 0}, Severity.ERROR, "min-replicas-to-write"),
+        ({"role": "master", "slave0": slave(), "min_slaves_good_slaves": 1}, Severity.OK, "1 replica"),
     ],
 )
 def test_replicas_are_looked_at(info: dict[str, Any], severity: Severity, words: str) -> None:

@@ -8,7 +8,7 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, NoPermissio
 from redis.exceptions import ConnectionError as RedisPyConnectionError
 
 from greenroom.protocol.cluster import ClusterPool, is_elsewhere
-from greenroom.protocol.connect import connect, is_lost, translate, without_password
+from greenroom.protocol.connect import connect, is_full, is_lost, translate, without_password
 from greenroom.protocol.errors import InvalidRequest, RedisRefused, RedisUnavailable
 from greenroom.protocol.primary import PrimaryPool
 
@@ -207,6 +207,28 @@ def test_an_error_says_who_must_do_what(error: Exception, kind: type[Exception],
     assert isinstance(said, kind)
     assert words in str(said)
     assert "\n" not in str(said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "command not allowed when used memory > 'maxmemory'. script: f00, on @user_script:74",
+        "ERR Error running script (call to f_00): @user_script:9: @user_script: 9: -OOM command not allowed when used memory >",
+        "MISCONF Errors writing to the AOF file: No space left on device",
+        "ERR Error running script (call to f_00): @user_script:9: @user_script: 9: -MISCONF Redis is configured to save",
+    ],
+)
+def test_a_server_that_is_full_refuses_for_now(text: str) -> None:
+    assert is_full(ResponseError(text))
+    assert not is_lost(ResponseError(text))
+    assert "greenroom doctor" in str(translate(ResponseError(text)))
+    assert not is_full(ResponseError("ERR unknown command"))
+
+
+def test_a_key_of_another_type_says_how_it_is_found() -> None:
+    for code in ("WRONGTYPE ", ""):  # redis-py takes it away, or does not
+        said = str(translate(ResponseError(f"{code}Operation against a key holding the wrong kind of value script: f00")))
+        assert "greenroom keys finds it" in said
 
 
 @pytest.mark.parametrize("text", ["WRONGTYPE Operation against a key holding the wrong kind of value", "ERR unknown command"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -52,6 +52,7 @@ TEXT = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_siz
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(st.tuples(TEXT, TEXT, TEXT, TEXT, TEXT), max_size=5), width=st.integers(20, 120))
+@example(rows=[("0", "0", "0", "0", "\U0001bc9d")], width=20)
 def test_no_row_is_wider_than_the_terminal_and_none_is_lost(rows: list[tuple[str, ...]], width: int) -> None:
     lines = lay_out(COLUMNS, rows, width)
     assert len(lines) >= 1 + len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -236,6 +237,11 @@ def test_what_is_typed_has_an_end() -> None:
     assert len(act.reason.encode()) < 1024
 
 
+def test_a_failed_room_whose_try_is_due_says_that_it_waits_for_a_slot() -> None:
+    assert view(failing("42", -60)).rows[0].says == "due, and waits for a slot; TimeoutError: no model"
+    assert view(failing("42", 60)).rows[0].says == view(failing("42", 0)).rows[0].says == "TimeoutError: no model"
+
+
 # How it is drawn. -----------------------------------------------------------------------------------------
 
 
@@ -259,6 +265,14 @@ def test_the_screen_says_how_the_agent_is_and_what_its_rooms_do() -> None:
     ]
     assert lines[8].endswith("TimeoutError: no model")
     assert lines[9].endswith("stop by ann: wrong answers")
+
+
+def test_that_no_worker_is_there_for_work_is_said_in_red() -> None:
+    for rooms, says, style in (((queued("45"),), "workers: none, so nothing runs", "bold red"), ((), "workers: none", "")):
+        v = View()
+        v.take(replace(look(*rooms), workers=()))
+        line = draw(v, 80, 20)[3]
+        assert (line.plain, line.style) == (says, style)
 
 
 def test_a_held_agent_and_a_redis_that_does_not_answer_are_told() -> None:

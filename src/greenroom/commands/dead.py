@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from ..asking import progress, sure
-from ..options import AgentName, Embedded, Json, Last, RedisUrl, option
+from ..options import AgentName, Embedded, Json, Last, RedisUrl, Yes, option
 from ..protocol.errors import InvalidRequest, NotFound
 from ..protocol.records import DeadLetter
 from ..protocol.sync_client import Client
 from ..rendering import LETTER_COLUMNS, cell, letter_row, show_facts, show_rows, to_json
 from ..supervisors.process import ExitCode, complain
-from .clients import client_of
+from .clients import client_of, reading
 
 dead = typer.Typer(
     help="Dead letters, the messages that failed for good: list them, show one, put them back, drop them.",
@@ -25,7 +25,6 @@ dead = typer.Typer(
 Letters = Annotated[list[str] | None, typer.Argument(metavar="ID", show_default=False, help="The dead letters' ids.")]
 OfRoom = Annotated[str | None, option("--room", metavar="ROOM", help="Only those of this room.")]
 All = Annotated[bool, option("--all", help="All that there are now; with --room, all of that room.")]
-Yes = Annotated[bool, option("--yes", "-y", help="Do not ask.")]
 
 
 @dead.command("list")
@@ -38,7 +37,7 @@ def show_all(
     as_json: Json = False,
 ) -> None:
     """List the dead letters, the newest last: id, room, message, attempts, when it died, and of what."""
-    with client_of(agent, redis, embedded) as client:
+    with reading(agent, redis, embedded, as_json) as client:
         found = _letters(client, room)
         show_rows(LETTER_COLUMNS, found if last is None else deque(found, maxlen=last), letter_row, as_json)
 

@@ -12,7 +12,7 @@ from ..protocol.listing import Sort
 from ..protocol.records import Phase
 from ..protocol.waiting import why
 from ..rendering import ROOM_COLUMNS, WORKER_COLUMNS, room_facts, room_row, show_facts, show_rows, to_json, worker_row
-from .clients import client_of
+from .clients import reading
 
 
 class Held(StrEnum):
@@ -31,7 +31,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show a room, and what it waits for or has said last; or the agent as a whole."""
-    with client_of(agent, redis, embedded) as client:
+    with reading(agent, redis, embedded, as_json) as client:
         if room is None:
             whole = client.overview()
             typer.echo(to_json(whole)) if as_json else show_facts(dict(whole))
@@ -59,12 +59,12 @@ def rooms(
 
     Redis is read in pages, and of 100,000 rooms only those in a phase, or of a worker, where one is named.
     """
-    with client_of(agent, redis, embedded) as client:
+    with reading(agent, redis, embedded, as_json) as client:
         found = client.rooms(phase=phase, mode=mode, worker=worker, sort=sort, limit=limit)
         show_rows(ROOM_COLUMNS, found, room_row, as_json)
 
 
 def workers(agent: AgentName, redis: RedisUrl = None, embedded: Embedded = None, as_json: Json = False) -> None:
     """List the workers that live, or still own rooms: how many, since when, and when they were last heard of."""
-    with client_of(agent, redis, embedded) as client:
+    with reading(agent, redis, embedded, as_json) as client:
         show_rows(WORKER_COLUMNS, client.workers(), worker_row, as_json)

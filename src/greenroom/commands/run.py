@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..app_path import load_agent
+from ..keeping import retention_of
 from ..logs import LogLevel, configure_logging
 from ..options import AgentName, ChosenFormat, ChosenLevel, Embedded, RedisUrl, option
 from ..protocol.log import bound
@@ -36,6 +37,15 @@ def run(
         float, typer.Option(min=0.01, help="How many rooms a second are resumed after a restart, beside new work.")
     ] = 100.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds in which cycles may finish after SIGTERM or Ctrl-C.")] = 25.0,
+    keep: Annotated[
+        list[str] | None,
+        option(
+            "--keep",
+            metavar="NAME=VALUE",
+            help="How much is kept of what is over, in entries or as 90s, 30m, 24h, 7d: outbox, outbox_for, events, control, "
+            "receipts, dead, idle_rooms. May be said several times.",
+        ),
+    ] = None,
     log_level: ChosenLevel = LogLevel.INFO,
     log_format: ChosenFormat = None,
     metrics: Annotated[
@@ -64,6 +74,7 @@ def run(
     configure_logging(log_level, log_format)
     warn_of_password(redis, agent)
     period, lease_period = seconds("--grace", grace), seconds("--lease", lease)
+    retention = retention_of(keep or ())
     try:
         with Orders(lifeline) as orders:
             if processes is not None:
@@ -77,7 +88,8 @@ def run(
                     options["probes"] = probes
                 if log_format is not None:
                     options["log-format"] = log_format
-                words = [app, "--agent", agent, "--log-level", log_level, *option_words(options)]
+                kept = [word for said in keep or () for word in ("--keep", said)]
+                words = [app, "--agent", agent, "--log-level", log_level, *option_words(options), *kept]
                 workers = metrics_words(worker_names(name, processes), metrics, metrics_host)
                 return run_parent(words, agent, workers, server_of(redis, embedded), orders)
             agent_class = load_agent(app)
@@ -90,6 +102,7 @@ def run(
                     max_rooms=max_rooms,
                     lease=lease_period,
                     recovery_rate=recovery_rate,
+                    retention=retention,
                     probes=probes,
                 )
                 with bound(agent=agent, worker=system.name), serving_metrics(system, metrics, metrics_host):

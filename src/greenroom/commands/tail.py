@@ -13,7 +13,7 @@ from ..protocol.audit import SignalEntry
 from ..protocol.errors import InvalidRequest
 from ..protocol.records import Event
 from ..rendering import show_event, show_output, show_signal, to_json
-from .clients import client_of
+from .clients import reading
 
 After = Annotated[str | None, option("--after", metavar="ID", help="Only what came after this entry.")]
 
@@ -40,16 +40,16 @@ def tail(
     as_json: Json = False,
 ) -> None:
     """Show what a room has sent, the newest last: id, kind, message, ticket, number, and what it says."""
-    with client_of(agent, redis, embedded) as client:
+    if room is None and not events:
+        raise InvalidRequest("name a room, or --events")
+    with reading(agent, redis, embedded, as_json, follow=follow) as client:
         if events:
 
             def happened(place: str | None, on: bool) -> Iterator[Event]:
                 return (event for event in client.events(after=place, follow=on) if room is None or _is_of(event, room))
 
             _show(happened, show_event, last, follow, after, as_json)
-        elif room is None:
-            raise InvalidRequest("name a room, or --events")
-        else:
+        elif room is not None:
             _show(lambda place, on: client.outputs(room, after=place, follow=on), show_output, last, follow, after, as_json)
 
 
@@ -67,7 +67,7 @@ def signals(
 
     One that was written by hand is told as such, and once a worker has read it, its outcomes follow.
     """
-    with client_of(agent, redis, embedded) as client:
+    with reading(agent, redis, embedded, as_json, follow=follow) as client:
 
         def given(place: str | None, on: bool) -> Iterator[SignalEntry]:
             found = client.signals(after=place, follow=on)

@@ -11,8 +11,9 @@ import typer
 
 from ..options import AgentName, Embedded, RedisUrl
 from ..protocol.client import AsyncClient
+from ..protocol.keyspace import agents_instead, no_such_agent
 from ..protocol.watching import Watch
-from ..supervisors.process import ExitCode
+from ..supervisors.process import ExitCode, complain
 from ..top.drawing import rows_that_fit, snapshot
 from ..top.live import Top
 from ..top.screen import Screen
@@ -40,9 +41,12 @@ def top(
 async def _top(agent: str, url: str, interval_s: float) -> int:
     view = View()
     async with store_of(agent, url, LOOK_PATIENCE_S) as store:
-        watch = Watch(store)
+        watch, others = Watch(store), await agents_instead(store)
+        view.notice = "" if others is None else no_such_agent(agent, others)
         if not (sys.stdin.isatty() and sys.stdout.isatty()) or (screen := Screen()).console.is_dumb_terminal:
             view.take(await watch.look(SNAPSHOT_ROOMS))
+            if view.notice:
+                complain(view.notice)
             width = shutil.get_terminal_size((SNAPSHOT_WIDTH, 0)).columns
             typer.echo("\n".join(snapshot(view, width)))
             return ExitCode.OK

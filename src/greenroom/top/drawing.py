@@ -102,7 +102,10 @@ def _rates(look: Look, view: View, width: int) -> Text:
 
 
 def _workers(look: Look) -> Text:
-    line = Text("workers: " if look.workers else "workers: none")
+    if not look.workers:
+        work = look.agent.waiting + look.agent.processing
+        return Text("workers: none, so nothing runs", "bold red") if work else Text("workers: none")
+    line = Text("workers: ")
     for place, worker in enumerate(look.workers):
         line.append(", " if place else "")
         gone = "" if worker.alive else " GONE"

@@ -13,6 +13,7 @@ from ..rendering import room_says
 
 HISTORY = 60  # looks in the curve of what is committed
 MAX_REASON = 200
+LATE = dt.timedelta(seconds=2)  # after which a try that is due is taken to wait for a slot
 LISTED = 100  # rooms of a kind, where only these are shown
 
 
@@ -82,6 +83,7 @@ def _row(status: RoomStatus, look: Look) -> Row:
     flags = ["shielded"] if status.shielded else []
     flags += [f"{status.abort}: its code is ending"] if status.abort else []
     flags += [f"{status.deferred} waits for its shield"] if status.deferred else []
+    flags += ["due, and waits for a slot"] if group is Group.BACKOFF and begun and look.at - begun > LATE else []
     if group is Group.HELD and hold is not None:
         whose = "" if status.hold else " (all rooms)"
         flags.append(f"{hold.mode} by {hold.by or 'unknown'}{whose}{hold.reason and ': '}{hold.reason}")

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import threading
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from greenroom import ActorSystem, Client, Output
+from greenroom import ActorSystem, Client
 from greenroom.protocol.server import RedisServer, find_cli
-from integration.agents import Director, eventually, wait_for
+from integration.agents import Director, eventually
 from integration.command import SOURCES, WAIT_S, wrapped
 from integration.conftest import Running
 from integration.receiver import Relaying
@@ -63,7 +60,7 @@ RUN_BY = {
     ("docs/relay.md", "python", "from greenroom import Output, Reject, Relay"): (
         "tests/integration/test_relay_command.py::test_the_page_about_relays_shows_what_runs"
     ),
-    ("docs/relay.md", "sh", "# the relays"): f"{HERE}::test_what_a_relay_has_is_told_as_the_page_shows",
+    ("docs/relay.md", "sh", "greenroom relays"): f"{HERE}::test_a_relay_is_listed_and_forgotten_as_the_page_shows",
     ("docs/testing.md", "python", ALL): f"{TESTING}::test_all_tests_of_the_page_pass",
     ("docs/testing.md", "sh", "pip install"): f"{TESTING}::test_what_a_reader_types_is_there",
     ("docs/testing.md", "text", "AssertionError"): f"{TESTING}::test_what_a_wait_that_fails_says_begins_as_is_shown",
@@ -208,24 +205,14 @@ def test_what_is_kept_is_told_as_the_page_shows(
     assert (dead, rooms) == ("1", "0")
 
 
-def test_what_a_relay_has_is_told_as_the_page_shows(
-    running: Running, director: Director, client: Client, relaying: Relaying, redis_url: str, agent: str, tmp_path: Path
+def test_a_relay_is_listed_and_forgotten_as_the_page_shows(
+    client: Client, relaying: Relaying, redis_url: str, agent: str, tmp_path: Path
 ) -> None:
-    running(director.agent())
-    relaying().stop(timedelta(0))
-    assert client.ask("42", "hello") == "hello"
-    [output] = client.outputs("42")
-    handed = threading.Event()
-
-    async def keep(room: str, output: Output) -> None:  # never done with it
-        handed.set()
-        await asyncio.Event().wait()
-
-    relaying(keep)
-    wait_for(handed, "the output is handed over")
-    lines = sh("docs/relay.md", "# the relays").replace("{support}", f"{{{agent}}}")
-    said = typed(lines, tmp_path, redis_cli(tmp_path, redis_url)).splitlines()
-    assert said[0] == "relay"
-    assert said[2:5] == ["42", output.id, "1"]
-    assert re.fullmatch(r"\S+", said[5])
-    assert len(said) == 6
+    relaying(name="chat").stop()
+    env = wrapped(tmp_path, "greenroom", sys.executable, "-P", "-m", "greenroom")
+    env |= {"PYTHONPATH": SOURCES, "GREENROOM_REDIS_URL": redis_url}
+    lists, forgets = sh("docs/relay.md", "greenroom relays").replace("--agent support", f"--agent {agent}").splitlines()
+    header, row = typed(lists, tmp_path, env).splitlines()
+    assert dict(zip(header.split("\t"), row.split("\t"), strict=True))["relay"] == "chat"
+    typed(forgets.partition("#")[0] + "--yes", tmp_path, env)
+    assert client.relays() == []

@@ -29,9 +29,9 @@ def doctor(
     as_json: Json = False,
 ) -> int:
     """Look at Redis as it is: reachable, how far away, version, eviction, memory, persistence, replicas, clock, encryption, and
-    what this user may do; with an agent, also to its keys. A line each, with what to do about it.
+    what this user may do; with an agent, also to its keys, and what ails the agent. A line each, with what to do about it.
 
-    Exits with 1 if something is found with which greenroom does not work.
+    Exits with 1 if greenroom does not work with what is found, or if there is work and no worker.
     """
     found = asyncio.run(examine(url_of(redis, embedded), agent))
     if as_json:

@@ -99,7 +99,7 @@ def ask(
 
 def discard(
     room: Room,
-    message: Annotated[int, typer.Argument(min=1, show_default=False)],
+    message: Annotated[int, typer.Argument(min=1, metavar="MESSAGE", show_default=False)],
     agent: AgentName,
     redis: RedisUrl = None,
     embedded: Embedded = None,

@@ -7,6 +7,9 @@ import os
 import random
 import socket
 import time
+from pathlib import Path
+
+from greenroom.protocol.server import RedisServer
 
 _numbers = itertools.count(1)
 # Each process of this run has ports of its own. They are below those that the system gives to connections: one of these may
@@ -34,6 +37,11 @@ def free_port() -> int:
             continue
         return port
     raise AssertionError(f"no port is free from {_FIRST_PORT} on")
+
+
+def lasting_server(folder: Path) -> RedisServer:
+    """A redis-server, not started, that forgets nothing of what it has answered when it is killed."""
+    return RedisServer(folder, extra=["--appendfsync", "always"])
 
 
 class Receiver:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -12,13 +13,14 @@ import redis as redis_py
 
 from greenroom import ActorSystem, Agent, Client, Output, Relay
 from greenroom.protocol.keys import Keys
+from greenroom.protocol.server import RedisServer
 from greenroom.supervisors import handover
 from integration.agents import AT_ONCE, Director
 from integration.command import Shell
 from integration.receiver import Receiver, Relaying
 from integration.replays import Stage
 
-from helpers import unique
+from helpers import lasting_server, unique
 
 
 class Running(Protocol):
@@ -54,6 +56,13 @@ def client(redis_url: str, agent: str) -> Iterator[Client]:
     """A client of the test's agent."""
     with Client(agent, redis=redis_url, by="test") as client:
         yield client
+
+
+@pytest.fixture
+def server(redis_dir: Path) -> Iterator[RedisServer]:
+    """A redis-server of the test's own, to be killed and started again: it forgets nothing."""
+    with lasting_server(redis_dir) as server:
+        yield server
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from integration.agents import WAIT_S, Director, abandon, blocked, eventually
 from integration.command import Process
 from integration.conftest import Running
 
-from helpers import unique
+from helpers import lasting_server, unique
 
 APP = "from greenroom import Agent\n\nclass Echo(Agent):\n    async def respond(self, message, cycle): return message.body\n"
 HEALTHY, UNHEALTHY, MISCONFIGURED = 0, 1, 2
@@ -68,7 +68,7 @@ def test_a_worker_lives_but_is_not_ready_while_redis_is_away(
     redis_dir: Path, director: Director, check: Check, agent: str, probes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """row 40"""
-    server = RedisServer(redis_dir)
+    server = lasting_server(redis_dir)
     server.start()
     monkeypatch.setenv("GREENROOM_REDIS_URL", server.url)
     try:

@@ -20,6 +20,8 @@ from greenroom.protocol import server as server_module
 from greenroom.protocol.errors import RedisUnavailable
 from greenroom.protocol.server import RedisServer
 
+from helpers import lasting_server
+
 
 @contextmanager
 def connected(server: RedisServer) -> Iterator[Redis]:
@@ -53,7 +55,7 @@ def test_without_the_append_only_file_nothing_is_kept(redis_dir: Path) -> None:
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_data_and_url_are_the_same_after_it_ended_and_was_started_again(redis_dir: Path, end: str) -> None:
-    server = RedisServer(redis_dir)
+    server = lasting_server(redis_dir)
     server.start()
     before = server.url, server.pid
     with connected(server) as redis:

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -42,15 +41,6 @@ class Host:
 
     def wait(self) -> None:
         wait_for(self.called, "on_end is called")
-
-
-@pytest.fixture
-def server(redis_dir: Path) -> Iterator[RedisServer]:
-    """A redis-server of the test's own, to be killed, suspended and started again."""
-    server = RedisServer(redis_dir)
-    server.start()
-    yield server
-    server.stop()
 
 
 # What the host learns. --------------------------------------------------------------------------------

@@ -33,6 +33,8 @@ from integration.agents import WAIT_S, Director, Run, eventually, wait_output
 from integration.conftest import Running
 from integration.replicated import Watched, confirm_all, replicated, timed, watched
 
+from helpers import lasting_server
+
 ROOMS = [f"room-{number}" for number in range(5)]
 PATIENCE_S = 2 * WAIT_S
 
@@ -269,7 +271,7 @@ def test_a_primary_that_comes_back_after_seconds_finds_the_worker_waiting_and_co
     director: Director, agent: str, redis_dir: Path
 ) -> None:
     """row 40"""
-    server = RedisServer(redis_dir)
+    server = lasting_server(redis_dir)
     server.start()
     system = ActorSystem(director.agent(), agent=agent, redis=server.url, max_rooms=1)
     with ExitStack() as stack:

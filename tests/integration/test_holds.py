@@ -23,12 +23,12 @@ from integration.agents import (
 )
 from integration.conftest import Running
 
-from helpers import unique
+from helpers import lasting_server, unique
 
 
 @contextmanager
 def own_server(directory: Path) -> Iterator[RedisServer]:
-    server = RedisServer(directory)
+    server = lasting_server(directory)
     server.start()
     try:
         yield server

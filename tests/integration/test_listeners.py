@@ -90,21 +90,6 @@ def stuck() -> Iterator[Stuck]:
     stuck.go.set()
 
 
-@pytest.fixture
-def server(redis_dir: Path) -> Iterator[RedisServer]:
-    """A redis-server of the test's own, to be killed and started again."""
-    server = RedisServer(redis_dir)
-    server.start()
-    yield server
-    server.stop()
-
-
-def keep_all(server: RedisServer) -> None:
-    """From now on the server loses nothing that it has answered when it is killed."""
-    with redis_py.Redis.from_url(server.url) as redis:
-        redis.config_set("appendfsync", "always")
-
-
 def warned(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if f"event={event}" in record.getMessage().split()]
 
@@ -522,7 +507,6 @@ def test_listeners_go_on_after_an_outage_with_what_comes_after_the_last_they_wer
     with Client(agent, redis=server.url, timeout=2 * WAIT_S) as client:
         messages = []
         for _ in range(3):
-            keep_all(server)
             messages += asked(client, 2)
             server.kill()
             eventually(lambda: not system.ready, "it is noticed")

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +17,6 @@ from integration.agents import WAIT_S, Director, blocked, eventually
 from integration.scraping import LIMIT_S, Page, page_of
 
 OF_REDIS = ("rooms", "agent_held", "waiting_messages", "oldest_waiting_seconds", "dead_letters")
-
-
-@pytest.fixture
-def server(redis_dir: Path) -> Iterator[RedisServer]:
-    """A redis-server of the test's own, to be stopped."""
-    with RedisServer(redis_dir) as server:
-        yield server
 
 
 @pytest.fixture

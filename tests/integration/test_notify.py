@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import pytest
 
 from greenroom import Client
-from greenroom.protocol.server import RedisServer
 from greenroom.supervisors.notify import Notifier
 from greenroom.supervisors.orders import Order, Orders
 from greenroom.supervisors.process import ExitCode
@@ -22,7 +21,7 @@ from greenroom.supervisors.processes import DUMP_LOOKS, KILL_LOOKS, Processes, _
 from integration.agents import eventually, wait_output
 from integration.command import Process, begun
 
-from helpers import Receiver
+from helpers import Receiver, lasting_server
 
 APP = """
 import asyncio, gc, os, pathlib, time
@@ -136,7 +135,7 @@ def test_an_outage_of_redis_is_told_and_is_no_reason_to_end_the_process(
     starting: Starting, receiver: Receiver, redis_dir: Path
 ) -> None:
     """row 40"""
-    with RedisServer(redis_dir) as server:
+    with lasting_server(redis_dir) as server:
         process = starting("--redis", server.url)
         receiver.wait("STATUS=rooms at work: 0")
         server.kill()

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,15 +25,6 @@ from integration.conftest import Running
 
 ROOMS = [f"room-{number}" for number in range(5)]
 PATIENCE_S = 2 * WAIT_S
-
-
-@pytest.fixture
-def server(redis_dir: Path) -> Iterator[RedisServer]:
-    """A redis-server of the test's own, to be killed and started again."""
-    server = RedisServer(redis_dir)
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

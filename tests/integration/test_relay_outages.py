@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,15 +21,6 @@ from integration.conftest import Running
 from integration.receiver import Receiver, Relaying
 
 ROOMS = [f"room-{number}" for number in range(5)]
-
-
-@pytest.fixture
-def server(redis_dir: Path) -> Iterator[RedisServer]:
-    """A redis-server of the test's own, that loses nothing when it is killed."""
-    server = RedisServer(redis_dir, extra=["--appendfsync", "always"])
-    server.start()
-    yield server
-    server.stop()
 
 
 @pytest.fixture

@@ -25,12 +25,13 @@ import redis as redis_py
 from greenroom import Backoff, Client, EventKind, Phase
 from greenroom.protocol.connect import connect
 from greenroom.protocol.keys import Keys
-from greenroom.protocol.server import RedisServer
 from greenroom.protocol.store import Store
 from greenroom.protocol.watching import EVENTS, RATE_S, Watch
 from integration.agents import WAIT_S, Director, eventually, run
 from integration.command import Shell
 from integration.conftest import Running
+
+from helpers import lasting_server
 
 HOUR = timedelta(hours=1)
 SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")  # that moves or colours, and shows nothing
@@ -403,7 +404,7 @@ def test_a_suspended_one_gives_the_terminal_back_and_goes_on_when_it_is_continue
 
 
 def test_a_redis_that_is_away_is_told_and_it_goes_on_when_it_is_back(redis_dir: Path, agent: str) -> None:
-    with RedisServer(redis_dir) as server:
+    with lasting_server(redis_dir) as server:
         terminal = Terminal(agent, server.url, "--interval", "0.2")
         try:
             terminal.wait("no room has anything to do")

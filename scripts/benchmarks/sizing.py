@@ -1,10 +1,11 @@
-"""(h) What things take in Redis' memory, and what a worker takes before it has any: the figures that sizing begins with."""
+"""(h) What things take in Redis, of memory and of time, and what a worker takes before it has any: what sizing begins with."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from datetime import timedelta
@@ -36,6 +37,7 @@ def sizing(url: str, *, quick: bool) -> Iterator[Figure]:
         empty = _used(redis)
         asyncio.run(_enqueue(url, rooms, 1))
         first = _used(redis)
+        stop_us, play_us = asyncio.run(_signal_all(url))
         asyncio.run(_enqueue(url, rooms, EACH - 1))
         queued = _used(redis)
         _forget(redis, f"{KEYS.root}:seen:*")
@@ -53,6 +55,8 @@ def sizing(url: str, *, quick: bool) -> Iterator[Figure]:
     yield below("h", "a room with a message of 100 bytes", (first - empty) / count - key, "bytes")
     yield below("h", f"each message more, up to {EACH}", (queued - first) / (messages - count) - key, "bytes")
     yield below("h", "the key of a send", key, "bytes")
+    yield below("h", "a stop of all rooms, for each that has work", stop_us / count, "µs")
+    yield below("h", "a play of all rooms, for each that is held", play_us / count, "µs")
     yield below("h", "a worker with nothing to do", _worker_kib(url) / 1024, "MiB")
 
 
@@ -78,6 +82,19 @@ async def _enqueue(url: str, rooms: list[str], each: int) -> None:
             await asyncio.gather(*sent)
     await store.close()
     await redis.aclose()
+
+
+async def _signal_all(url: str) -> tuple[float, float]:
+    """How long a stop and a play of all rooms take, in µs: each is one script, and Redis does nothing else meanwhile."""
+    redis = connect(url)
+    store, took = Store(redis, KEYS), []
+    for mode in ("stop", "play"):
+        began_s = time.perf_counter()
+        await store.control(mode, (), cid=uuid.uuid4().hex, by="bench")
+        took.append((time.perf_counter() - began_s) * 1e6)
+    await store.close()
+    await redis.aclose()
+    return took[0], took[1]
 
 
 async def _work(url: str) -> None:

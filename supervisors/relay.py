@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -118,7 +119,7 @@ class Relay:
         try:
             self._control.start()
             self._user.start()
-            self._control.run(self._begin()).result()
+            self._control.run(self._begin).result()
         except BaseException:
             self._stopping = True
             self._end()
@@ -178,7 +179,7 @@ class Relay:
             self._stopped.wait()
             return
         try:
-            self._control.run(self._finish(grace.total_seconds())).result()
+            self._control.run(partial(self._finish, grace.total_seconds())).result()
         finally:
             self._end()
         log.info("relay.stopped", **self._control.fields)

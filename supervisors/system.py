@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -159,7 +160,7 @@ class ActorSystem:
             starter = self._pool or Runner(self._spec, self._keys.agent, self._spec.agent_class(), self._user)
             self._control.start()
             self._user.start()
-            self._control.run(self._begin(starter)).result()
+            self._control.run(partial(self._begin, starter)).result()
             self._ended.add_done_callback(self._tell_host)
         except BaseException:
             self._stopping = True
@@ -291,7 +292,7 @@ class ActorSystem:
             return
         failed = self._ended.done()
         try:
-            self._control.run(self._finish(0.0 if failed else grace.total_seconds())).result()
+            self._control.run(partial(self._finish, 0.0 if failed else grace.total_seconds())).result()
         finally:
             self._end_threads()
             self._stopped.set()

@@ -86,7 +86,7 @@ def test_stop_cancels_what_runs_and_joins_the_thread() -> None:
         finally:
             cancelled.set()
 
-    loop.run(forever())
+    loop.run(forever)
     settle(loop)
     loop.stop()
     assert cancelled.is_set()
@@ -108,7 +108,7 @@ def test_a_loop_that_is_stopped_before_it_runs_still_cleans_up() -> None:
 
     loop = Late("test-late")
     loop.start()
-    task = loop.run(forever())
+    task = loop.run(forever)
     posted = len(ready(loop))
     stopper = threading.Thread(target=loop.stop)
     stopper.start()

@@ -40,8 +40,12 @@ class LoopThread:
         self._ended = False
 
     def start(self) -> None:
-        self._thread.start()
-        self._made.result()
+        try:
+            self._thread.start()
+            self._made.result()
+        except BaseException:  # Ctrl-C may come when it runs already
+            self.end()
+            raise
 
     def stop(self) -> None:
         """End the loop: its tasks are cancelled, given a moment, and the thread is joined.
@@ -58,8 +62,11 @@ class LoopThread:
 
     def end(self) -> None:
         """As ``stop``, without waiting for it; also from the loop itself."""
-        with suppress(RuntimeError):  # it has ended already
-            self._made.result().call_soon_threadsafe(self._finish)
+        self._made.add_done_callback(self._have_finish)
+
+    def _have_finish(self, made: Future[asyncio.AbstractEventLoop]) -> None:
+        with suppress(RuntimeError, OSError):  # it has ended already, or could not be made
+            made.result().call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
         self._stopping = True  # not earlier: a stop that is still to come would end the clean-up

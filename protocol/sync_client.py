@@ -134,16 +134,18 @@ class Client:
             hand_over(serving.result(), call, answer)
 
     def _start(self) -> _Serving:
-        self._pid = os.getpid()
-        self._serving = serving = _Serving()
+        self._pid, serving = os.getpid(), _Serving()
         # The thread keeps alive what runs on it; of one that is forgotten, and not closed, it ends when nobody has it.
-        self._forgotten = weakref.finalize(self, _end, serving, self._pid)
-        self._forgotten.atexit = False
-        self._thread = threading.Thread(target=_serve, args=(serving, self._client), name="greenroom-client", daemon=True)
+        args = (serving, self._client)
+        thread = threading.Thread(target=_serve, args=args, name="greenroom-client", daemon=True)
         try:
-            self._thread.start()
-        except RuntimeError:  # there is none: the next call tries again
+            thread.start()
+            self._forgotten = weakref.finalize(self, _end, serving, self._pid)
+            self._forgotten.atexit = False
+            self._thread, self._serving = thread, serving
+        except BaseException:  # Ctrl-C may come when it runs already; the next call has another
             self._serving = None
+            _end(serving, self._pid)
             raise
         return serving
 

@@ -99,9 +99,9 @@ def test_a_loop_that_is_stopped_before_it_runs_still_cleans_up() -> None:
     go = threading.Event()
 
     class Late(LoopThread):
-        def _serve(self) -> None:
+        def _run_until_stopped(self) -> None:
             go.wait(LIMIT_S)
-            super()._serve()
+            super()._run_until_stopped()
 
     async def forever() -> None:
         await asyncio.Event().wait()

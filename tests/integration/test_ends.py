@@ -14,7 +14,7 @@ import pytest
 
 from greenroom import Client
 from integration.agents import Director
-from integration.command import SOURCES, WAIT_S
+from integration.command import SOURCES, WAIT_S, all_of
 from integration.conftest import Running
 from integration.interrupting import Presses, complaints_of
 
@@ -157,6 +157,19 @@ print("goes on", flush=True)
     assert Ending("-c", script).ended() == (130, "", "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_process_ends_lets_it_end_at_once_with_its_code(number: signal.Signals) -> None:
+    script = """
+import atexit, time
+from greenroom.supervisors.process import Exit
+
+leave = Exit()
+atexit.register(lambda: (print("ready", flush=True), time.sleep(3600)))
+leave(4)
+"""
+    assert Ending("-c", script).ended(number) == (4, "", "")
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGHUP, -signal.SIGHUP)]
 )
@@ -178,20 +191,9 @@ with progress("sends", 10) as advance:
     os.close(theirs)
     try:
         exited, out, _ = bar.ended(number)
-        shown = _all_of(terminal)
+        shown = all_of(terminal)
     finally:
         os.close(terminal)
     assert (exited, out) == (code, "")
     assert shown.count(b"\x1b[?25l") == 1
     assert shown.endswith(b"\x1b[?25h")
-
-
-def _all_of(terminal: int) -> bytes:
-    """What was written to a terminal whose other end nobody has any more."""
-    found = b""
-    try:
-        while data := os.read(terminal, 65536):
-            found += data
-    except OSError:  # as Linux tells the end
-        pass
-    return found

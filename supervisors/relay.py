@@ -112,20 +112,24 @@ class Relay:
             RedisUnavailable, RedisRefused: Redis cannot be used; nothing was started.
             GreenroomError: it was started before.
         """
-        with self._lock:
-            if self._started:
-                raise GreenroomError("a Relay is started once: make a new one")
-            self._started = True
+        first = False
         try:
+            with self._lock:  # within the try: Ctrl-C may come as soon as it is left
+                if not self._started:
+                    first = self._started = True
+            if not first:
+                raise GreenroomError("a Relay is started once: make a new one")
             self._control.start()
             self._user.start()
             self._control.run(self._begin).result()
         except BaseException:
-            self._stopping = True
-            self._end()
+            if first:
+                self._stopping = True
+                self._end()
             raise
         finally:
-            self._begun.set()
+            if first:
+                self._begun.set()
         return self
 
     async def _begin(self) -> None:

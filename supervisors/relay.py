@@ -177,15 +177,18 @@ class Relay:
             if not self._started:
                 return
         self._begun.wait()
-        with self._lock:
-            first, self._stopping = not self._stopping, True
+        first = False
+        try:
+            with self._lock:  # within the try, as in start
+                first, self._stopping = not self._stopping, True
+            if first:
+                self._control.run(partial(self._finish, grace.total_seconds())).result()
+        finally:
+            if first:
+                self._end()
         if not first:
             self._stopped.wait()
             return
-        try:
-            self._control.run(partial(self._finish, grace.total_seconds())).result()
-        finally:
-            self._end()
         log.info("relay.stopped", **self._control.fields)
 
     async def _finish(self, grace_s: float) -> None:
@@ -207,11 +210,13 @@ class Relay:
         await self._redis.aclose()
 
     def _end(self) -> None:
-        self._user.stop()
-        self._control.stop()
-        self._stopped.set()
-        if not self._ended.done():
-            self._ended.set_result(None)
+        try:
+            self._user.stop()
+            self._control.stop()
+        finally:
+            self._stopped.set()
+            if not self._ended.done():
+                self._ended.set_result(None)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the relay has ended; answer whether it has within ``timeout`` seconds.

@@ -296,19 +296,19 @@ class ActorSystem:
             if self._pid != os.getpid():  # its threads are not there
                 raise GreenroomError("this ActorSystem was started before this process was forked: start one in each process")
         self._begun.wait()
-        with self._lock:
-            first, self._stopping = not self._stopping, True
+        first = False
+        try:
+            with self._lock:  # within the try, as in start
+                first, self._stopping = not self._stopping, True
+            if first:
+                grace_s = 0.0 if self._ended.done() else grace.total_seconds()
+                self._control.run(partial(self._finish, grace_s)).result()
+        finally:
+            if first:
+                self._give_up()
         if not first:
             self._stopped.wait()
             return
-        failed = self._ended.done()
-        try:
-            self._control.run(partial(self._finish, 0.0 if failed else grace.total_seconds())).result()
-        finally:
-            self._end_threads()
-            self._stopped.set()
-            if not self._ended.done():
-                self._ended.set_result(None)
         self._log.info("worker.stopped")
         if self._telling is not None and self._telling is not threading.current_thread():
             self._telling.join(ON_END_S)

@@ -77,7 +77,7 @@ class _Call:
         try:
             answer = self._calls.function(*self._args)
             if inspect.isawaitable(answer):  # a plain function around a coroutine function: nothing is done until it is awaited
-                self._calls.user.run(_wait_for(answer)).result()
+                self._calls.user.run(partial(_wait_for, answer)).result()
         except BaseException as raised:
             error = raised
         self._report(error)

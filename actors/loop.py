@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from ..protocol.crossing import hand_over
 from ..protocol.log import bound, log, told
 
 T = TypeVar("T")
@@ -31,6 +32,7 @@ class LoopThread:
         self.fields = fields or {}
         self.loop: asyncio.AbstractEventLoop  # from start on
         self._thread = threading.Thread(target=self._serve, name=name, daemon=daemon)
+        self._made: Future[asyncio.AbstractEventLoop] = Future()
         self._context = contextvars.Context()
         self._posted: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
         self._woken = False
@@ -38,8 +40,12 @@ class LoopThread:
         self._ended = False
 
     def start(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread.start()
+        try:
+            self._thread.start()
+            self._made.result()
+        except BaseException:  # Ctrl-C may come when it runs already
+            self.end()
+            raise
 
     def stop(self) -> None:
         """End the loop: its tasks are cancelled, given a moment, and the thread is joined.
@@ -56,15 +62,24 @@ class LoopThread:
 
     def end(self) -> None:
         """As ``stop``, without waiting for it; also from the loop itself."""
-        with suppress(RuntimeError):  # it has ended already
-            self.loop.call_soon_threadsafe(self._finish)
+        self._made.add_done_callback(self._have_finish)
+
+    def _have_finish(self, made: Future[asyncio.AbstractEventLoop]) -> None:
+        with suppress(RuntimeError, OSError):  # it has ended already, or could not be made
+            made.result().call_soon_threadsafe(self._finish)
 
     def _finish(self) -> None:
         self._stopping = True  # not earlier: a stop that is still to come would end the clean-up
         self.loop.stop()
 
     def _serve(self) -> None:
+        try:
+            self.loop = asyncio.new_event_loop()  # here: on the main thread Ctrl-C would break it where it is half made
+        except BaseException as error:
+            self._made.set_exception(error)
+            return
         asyncio.set_event_loop(self.loop)
+        self._made.set_result(self.loop)
         with bound(**self.fields):
             self._run_until_stopped()
 
@@ -146,6 +161,8 @@ class LoopThread:
                     callback=getattr(callback, "__qualname__", type(callback).__name__),
                 )
 
-    def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the loop; its future is for the calling thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+    def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run the coroutine that ``call`` makes on the loop; its future is for the calling thread."""
+        answer = Future[T]()
+        hand_over(self.loop, call, answer)
+        return answer

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
-from typing import Any, Literal, Self, TypeVar, overload
+from functools import partial
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from . import keyspace
 from .audit import SignalEntry
 from .client import DEFAULT_REDIS, AsyncClient
+from .crossing import hand_over
 from .errors import GreenroomError
 from .fleet import WorkerStatus
 from .keys import check_room
@@ -24,6 +24,9 @@ from .relays import RelayStatus
 from .room_handles import RoomHandle
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+_Serving = Future[asyncio.AbstractEventLoop]  # the loop of a client's thread, once it is made
 
 
 def _each(pages: Iterator[list[T]]) -> Iterator[T]:
@@ -32,9 +35,29 @@ def _each(pages: Iterator[list[T]]) -> Iterator[T]:
         yield from page
 
 
-def _end(loop: asyncio.AbstractEventLoop, pid: int) -> None:
+def _end(serving: _Serving, pid: int) -> None:
     if pid == os.getpid():  # else the thread is another process'
-        loop.call_soon_threadsafe(loop.stop)
+        serving.add_done_callback(lambda _: serving.result().call_soon_threadsafe(serving.result().stop))
+
+
+def _serve(serving: _Serving, _: AsyncClient) -> None:
+    try:
+        loop = asyncio.new_event_loop()  # here: Ctrl-C would break it where it is half made, on the main thread
+    except BaseException as error:
+        serving.set_exception(error)
+        return
+    asyncio.set_event_loop(loop)
+    serving.set_result(loop)
+    try:
+        loop.run_forever()
+    finally:
+        # A call that Ctrl-C has left may still be ending, and what it iterates can only be closed after it.
+        if tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
 
 
 class Client:
@@ -52,7 +75,7 @@ class Client:
     ) -> None:
         self._client = AsyncClient(agent, redis=redis, timeout=timeout, queue_limit=queue_limit, by=by, durability=durability)
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._serving: _Serving | None = None
         self._thread: threading.Thread | None = None
         self._forgotten: weakref.finalize[..., Client] | None = None
         self._pid = os.getpid()  # of the process that has the thread
@@ -74,12 +97,16 @@ class Client:
             self._closed = True
             if self._forgotten is not None:
                 self._forgotten.detach()
-            if self._loop is None or self._thread is None or self._pid != os.getpid():
+            serving, self._serving = self._serving, None
+            if serving is None or self._thread is None or self._pid != os.getpid():
                 return
-            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            loop, closed = serving.result(), Future[None]()
+            try:
+                hand_over(loop, self._close, closed)
+                closed.result()
+            finally:
+                loop.call_soon_threadsafe(loop.stop)  # also if Ctrl-C cuts this short
             self._thread.join()
-            self._loop = None
 
     async def _close(self) -> None:
         await self._client.close()
@@ -87,66 +114,53 @@ class Client:
         if calls:  # they end by themselves now; whoever waits for one is to have its error before the loop ends
             await asyncio.wait(calls)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, call: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        answer = Future[T]()
         try:
-            future = self._begin(work)
-        except BaseException:  # a KeyboardInterrupt, say: nobody would ever await it, and Python would complain of that
-            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:  # else it was handed over, and ends over there
-                with suppress(ValueError):  # it runs by now
-                    work.close()
-            raise
-        try:
-            return future.result()
+            self._begin(answer, partial(call, *args, **kwargs))
+            return answer.result()
         except BaseException:
-            future.cancel()  # a KeyboardInterrupt here must not leave the call running there
+            answer.cancel()  # a KeyboardInterrupt here must not leave the call running there
             raise
 
-    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def _begin(self, answer: Future[T], call: Callable[[], Coroutine[Any, Any, T]]) -> None:
         """Have it begin on the thread of the client, behind all that was begun before."""
         with self._lock:
             if self._closed:
-                work.close()
                 raise GreenroomError("this client is closed")
-            if self._loop is None:
-                self._pid = os.getpid()
-                self._loop = asyncio.new_event_loop()
-                # The thread keeps alive what runs on it; of one that is forgotten, and not closed, it ends when nobody has it.
-                serving = (self._loop, self._client)
-                self._thread = threading.Thread(target=self._serve, args=serving, name="greenroom-client", daemon=True)
-                self._thread.start()
-                self._forgotten = weakref.finalize(self, _end, self._loop, self._pid)
-                self._forgotten.atexit = False
+            serving = self._serving or self._start()
             if self._pid != os.getpid():  # its thread is not there, and nothing would ever be answered
-                work.close()
                 raise GreenroomError("this client was in use before this process was forked: make one in each process")
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            hand_over(serving.result(), call, answer)
 
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop, _: AsyncClient) -> None:
-        asyncio.set_event_loop(loop)
+    def _start(self) -> _Serving:
+        self._pid, serving = os.getpid(), _Serving()
+        # The thread keeps alive what runs on it; of one that is forgotten, and not closed, it ends when nobody has it.
+        args = (serving, self._client)
+        thread = threading.Thread(target=_serve, args=args, name="greenroom-client", daemon=True)
         try:
-            loop.run_forever()
-        finally:
-            # A call that Ctrl-C has left may still be ending, and what it iterates can only be closed after it.
-            if tasks := asyncio.all_tasks(loop):
-                for task in tasks:
-                    task.cancel()
-                loop.run_until_complete(asyncio.wait(tasks))
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+            thread.start()
+            self._forgotten = weakref.finalize(self, _end, serving, self._pid)
+            self._forgotten.atexit = False
+            self._thread, self._serving = thread, serving
+        except BaseException:  # Ctrl-C may come when it runs already; the next call has another
+            self._serving = None
+            _end(serving, self._pid)
+            raise
+        return serving
 
     def _iterate(self, items: AsyncIterator[T]) -> Generator[T, None, None]:
         async def following() -> T | None:
             return await anext(items, None)
 
-        while (item := self._run(following())) is not None:
+        while (item := self._run(following)) is not None:
             yield item
 
     def room(self, room: str) -> RoomHandle:
         return RoomHandle(self, check_room(room))
 
     def send(self, room: str, body: Any, *, key: str | None = None) -> int:
-        return self._run(self._client.send(room, body, key=key))
+        return self._run(self._client.send, room, body, key=key)
 
     @overload
     def ask(
@@ -159,7 +173,7 @@ class Client:
     def ask(self, room: str, body: Any, *, stream: bool = False, timeout: float | None = 30.0, key: str | None = None) -> Any:
         if stream:
             return self._iterate(self._client.ask(room, body, stream=True, timeout=timeout, key=key))
-        return self._run(self._client.ask(room, body, timeout=timeout, key=key))
+        return self._run(self._client.ask, room, body, timeout=timeout, key=key)
 
     def outputs(self, room: str, *, after: str | None = None, follow: bool = False) -> Iterator[Output]:
         return self._iterate(self._client.outputs(room, after=after, follow=follow))
@@ -173,41 +187,40 @@ class Client:
         by: str | None = None,
         cid: str | None = None,
     ) -> list[Receipt]:
-        call = self._client.interrupt(*rooms, everywhere=everywhere, message=message, reason=reason, by=by, cid=cid)
-        return self._run(call)
+        return self._run(self._client.interrupt, *rooms, everywhere=everywhere, message=message, reason=reason, by=by, cid=cid)
 
     def stop(
         self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
     ) -> list[Receipt]:
-        return self._run(self._client.stop(*rooms, everywhere=everywhere, reason=reason, by=by, cid=cid))
+        return self._run(self._client.stop, *rooms, everywhere=everywhere, reason=reason, by=by, cid=cid)
 
     def pause(
         self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
     ) -> list[Receipt]:
-        return self._run(self._client.pause(*rooms, everywhere=everywhere, reason=reason, by=by, cid=cid))
+        return self._run(self._client.pause, *rooms, everywhere=everywhere, reason=reason, by=by, cid=cid)
 
     def play(
         self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
     ) -> list[Receipt]:
-        return self._run(self._client.play(*rooms, everywhere=everywhere, reason=reason, by=by, cid=cid))
+        return self._run(self._client.play, *rooms, everywhere=everywhere, reason=reason, by=by, cid=cid)
 
     def discard(self, room: str, message: int) -> None:
-        self._run(self._client.discard(room, message))
+        self._run(self._client.discard, room, message)
 
     def forget_relay(self, name: str) -> None:
-        self._run(self._client.forget_relay(name))
+        self._run(self._client.forget_relay, name)
 
     def requeue(self, letter_id: str) -> tuple[str, int]:
-        return self._run(self._client.requeue(letter_id))
+        return self._run(self._client.requeue, letter_id)
 
     def drop(self, letter_id: str) -> None:
-        self._run(self._client.drop(letter_id))
+        self._run(self._client.drop, letter_id)
 
     def dead_letters(self) -> Iterator[DeadLetter]:
         return _each(self._iterate(self._client._letter_pages()))
 
     def dead_letter(self, letter_id: str) -> DeadLetter:
-        return self._run(self._client.dead_letter(letter_id))
+        return self._run(self._client.dead_letter, letter_id)
 
     def events(self, *, after: str | None = None, follow: bool = False) -> Iterator[Event]:
         return _each(self._iterate(self._client._event_pages(after, follow)))
@@ -216,10 +229,10 @@ class Client:
         return _each(self._iterate(self._client._signal_pages(after, follow)))
 
     def status(self, room: str) -> RoomStatus:
-        return self._run(self._client.status(room))
+        return self._run(self._client.status, room)
 
     def last_output(self, room: str) -> Output | None:
-        return self._run(self._client.last_output(room))
+        return self._run(self._client.last_output, room)
 
     def rooms(
         self,
@@ -233,20 +246,26 @@ class Client:
         return _each(self._iterate(self._client._room_pages(phase, mode, worker, sort, limit)))
 
     def workers(self) -> list[WorkerStatus]:
-        return self._run(self._client.workers())
+        return self._run(self._client.workers)
 
     def relays(self) -> list[RelayStatus]:
-        return self._run(self._client.relays())
+        return self._run(self._client.relays)
 
     def overview(self) -> AgentStatus:
-        return self._run(self._client.overview())
+        return self._run(self._client.overview)
 
 
 def agents_instead(client: Client) -> list[str] | None:
     """None if Redis has anything of the client's agent, else the agents that it has, as far as a short look finds them."""
-    return client._run(keyspace.agents_instead(client._client._store))
+    return client._run(_agents_instead, client._client)
+
+
+async def _agents_instead(client: AsyncClient) -> list[str] | None:
+    return await keyspace.agents_instead(client._store)
 
 
 def begin_send(client: Client, room: str, body: Any, key: str | None) -> Future[int]:
     """Send without waiting for the answer; what is begun in an order is enqueued in it."""
-    return client._begin(client._client.send(room, body, key=key))
+    answer = Future[int]()
+    client._begin(answer, partial(client._client.send, room, body, key=key))
+    return answer

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -214,8 +215,8 @@ def _spawn(work: Callable[..., None], *args: Any) -> None:
 class Exit:
     """The end of this process, 5 s after it is called at the latest, whatever the agent's code leaves running.
 
-    Threads are waited for and atexit functions run as usual within that time. Make it before the agent's code is imported: of
-    the atexit functions, the first registered is the last to run.
+    Threads are waited for and atexit functions run as usual within that time, until Ctrl-C or SIGTERM. Make it before the
+    agent's code is imported: of the atexit functions, the first registered is the last to run.
     """
 
     def __init__(self) -> None:
@@ -224,6 +225,9 @@ class Exit:
 
     def __call__(self, code: int) -> NoReturn:
         self._code = code
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: os._exit(code))
         deadline = threading.Timer(EXIT_S, os._exit, (code,))
         deadline.daemon = True
         deadline.start()

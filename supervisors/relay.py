@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -111,20 +112,24 @@ class Relay:
             RedisUnavailable, RedisRefused: Redis cannot be used; nothing was started.
             GreenroomError: it was started before.
         """
-        with self._lock:
-            if self._started:
-                raise GreenroomError("a Relay is started once: make a new one")
-            self._started = True
+        first = False
         try:
+            with self._lock:  # within the try: Ctrl-C may come as soon as it is left
+                if not self._started:
+                    first = self._started = True
+            if not first:
+                raise GreenroomError("a Relay is started once: make a new one")
             self._control.start()
             self._user.start()
-            self._control.run(self._begin()).result()
+            self._control.run(self._begin).result()
         except BaseException:
-            self._stopping = True
-            self._end()
+            if first:
+                self._stopping = True
+                self._end()
             raise
         finally:
-            self._begun.set()
+            if first:
+                self._begun.set()
         return self
 
     async def _begin(self) -> None:
@@ -172,15 +177,18 @@ class Relay:
             if not self._started:
                 return
         self._begun.wait()
-        with self._lock:
-            first, self._stopping = not self._stopping, True
+        first = False
+        try:
+            with self._lock:  # within the try, as in start
+                first, self._stopping = not self._stopping, True
+            if first:
+                self._control.run(partial(self._finish, grace.total_seconds())).result()
+        finally:
+            if first:
+                self._end()
         if not first:
             self._stopped.wait()
             return
-        try:
-            self._control.run(self._finish(grace.total_seconds())).result()
-        finally:
-            self._end()
         log.info("relay.stopped", **self._control.fields)
 
     async def _finish(self, grace_s: float) -> None:
@@ -202,11 +210,13 @@ class Relay:
         await self._redis.aclose()
 
     def _end(self) -> None:
-        self._user.stop()
-        self._control.stop()
-        self._stopped.set()
-        if not self._ended.done():
-            self._ended.set_result(None)
+        try:
+            self._user.stop()
+            self._control.stop()
+        finally:
+            self._stopped.set()
+            if not self._ended.done():
+                self._ended.set_result(None)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the relay has ended; answer whether it has within ``timeout`` seconds.

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -151,25 +152,36 @@ class ActorSystem:
             AgentError: no child process can be started, or load the agent.
             GreenroomError: it was started before.
         """
-        with self._lock:
-            if self._started:
-                raise GreenroomError("an ActorSystem is started once: make a new one")
-            self._started, self._pid = True, os.getpid()
+        first = False
         try:
+            with self._lock:  # within the try: Ctrl-C may come as soon as it is left
+                if not self._started:
+                    self._pid = os.getpid()
+                    first = self._started = True
+            if not first:
+                raise GreenroomError("an ActorSystem is started once: make a new one")
             starter = self._pool or Runner(self._spec, self._keys.agent, self._spec.agent_class(), self._user)
             self._control.start()
             self._user.start()
-            self._control.run(self._begin(starter)).result()
+            self._control.run(partial(self._begin, starter)).result()
             self._ended.add_done_callback(self._tell_host)
         except BaseException:
-            self._stopping = True
-            self._end_threads()
-            self._stopped.set()
-            self._ended.set_result(None)
+            if first:
+                self._give_up()
             raise
         finally:
-            self._begun.set()
+            if first:
+                self._begun.set()
         return self
+
+    def _give_up(self) -> None:
+        self._stopping = True
+        try:
+            self._end_threads()
+        finally:
+            self._stopped.set()
+            if not self._ended.done():
+                self._ended.set_result(None)
 
     async def _begin(self, starter: Starter) -> None:
         self._redis = connect(self._url, self._keys.root)
@@ -284,19 +296,19 @@ class ActorSystem:
             if self._pid != os.getpid():  # its threads are not there
                 raise GreenroomError("this ActorSystem was started before this process was forked: start one in each process")
         self._begun.wait()
-        with self._lock:
-            first, self._stopping = not self._stopping, True
+        first = False
+        try:
+            with self._lock:  # within the try, as in start
+                first, self._stopping = not self._stopping, True
+            if first:
+                grace_s = 0.0 if self._ended.done() else grace.total_seconds()
+                self._control.run(partial(self._finish, grace_s)).result()
+        finally:
+            if first:
+                self._give_up()
         if not first:
             self._stopped.wait()
             return
-        failed = self._ended.done()
-        try:
-            self._control.run(self._finish(0.0 if failed else grace.total_seconds())).result()
-        finally:
-            self._end_threads()
-            self._stopped.set()
-            if not self._ended.done():
-                self._ended.set_result(None)
         self._log.info("worker.stopped")
         if self._telling is not None and self._telling is not threading.current_thread():
             self._telling.join(ON_END_S)

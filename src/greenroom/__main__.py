@@ -6,6 +6,8 @@ import os
 import sys
 from typing import NoReturn
 
+from .ending import end_on_ctrl_c
+
 
 def _open_standard_streams() -> None:
     """A stream that was closed before the start is an empty one: else the next file or socket would get its number."""
@@ -22,6 +24,7 @@ def _open_standard_streams() -> None:
 
 def main() -> NoReturn:
     """The entry point of the command ``greenroom``. Probes go a way of their own: they are started every few seconds."""
+    end_on_ctrl_c()
     _open_standard_streams()
     if sys.argv[1:2] == ["check"]:
         from .commands.check import run

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from .ending import restoring
 from .protocol.errors import InvalidRequest
+
+CLEARED = b"\r\x1b[K\x1b[?25h"  # the line of the bar, and the cursor that it hides
 
 
 def sure(question: str, yes: bool) -> bool:
@@ -35,7 +38,9 @@ class Advance(Protocol):
 @contextmanager
 def progress(what: str, total: float | None) -> Iterator[Advance]:
     """A bar on stderr, if that is a terminal; call what this gives for each step."""
+    shown = sys.stderr.isatty()
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+    bar = Progress(*columns, console=Console(stderr=True), disable=not shown, transient=True)
+    with restoring(CLEARED) if shown else nullcontext(), bar:
         task = bar.add_task(what, total=total)
         yield lambda by=1: bar.advance(task, by)

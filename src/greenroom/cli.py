@@ -22,12 +22,11 @@ from .commands.run import run
 from .commands.signals import interrupt, pause, play, stop
 from .commands.tail import signals, tail
 from .commands.top import top
+from .ending import INTERRUPTED
 from .protocol.connect import DEFAULT_REDIS
 from .protocol.errors import GreenroomError
 from .supervisors.process import Exit, ExitCode, complain, exit_code
 from .where import URL_VARIABLE, is_default
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 # Typer raises click's errors: those of click itself, or of the copy that later versions bring along.
 ClickError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])

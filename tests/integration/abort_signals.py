@@ -85,7 +85,7 @@ def signal(body: dict[str, Any], room: str, mode: str, name: str) -> None:
 
     note(body, room, "sending", name=name)
     sent_ns = time.monotonic_ns()
-    receipt, last, steps = _client(body)._run(send())
+    receipt, last, steps = _client(body)._run(send)
     known = dict(zip(map(text, steps[::2]), map(text, steps[1::2]), strict=True))
     facts = {"mode": mode, "outcome": receipt.outcome, "message": receipt.message, "sent_ns": sent_ns}
     note(body, room, "signal", name=name, last=text(last[0][0]) if last else "0-0", steps=known, **facts)

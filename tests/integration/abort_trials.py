@@ -167,7 +167,7 @@ def look(client: Client, room: str) -> Seen:
         steps = store.pipeline.command("HGETALL", f"{store.keys.room(room)}:steps")
         return await steps, await store.pipeline.command("GET", store.keys.state(room))
 
-    steps, state = client._run(ask())
+    steps, state = client._run(ask)
     known = dict(zip(map(text, steps[::2]), map(text, steps[1::2]), strict=True))
     return Seen(client.status(room), list(client.outputs(room)), known, codec.decode(state)[1] if state else {})
 
@@ -176,7 +176,7 @@ def _wait_quiet(client: Client, trials: list[Trial]) -> None:
     """Wait until nothing goes on in the rooms any more: they are empty or held, and every signal has its receipt."""
 
     def quiet() -> bool:
-        found = client._run(statuses(client._client._store, [trial.room for trial in trials]))
+        found = client._run(lambda: statuses(client._client._store, [trial.room for trial in trials]))
         return all(status.ticket is None and status.phase in (None, Phase.HELD) for status in found)
 
     def answered() -> bool:

@@ -369,7 +369,7 @@ def wait_output(client: Client, room: str, condition: Callable[[Output], bool]) 
                     return output
         raise AssertionError("following never ends")
 
-    return client._run(follow())
+    return client._run(follow)
 
 
 def settled(client: Client, room: str, ticket: int) -> Output:
@@ -385,7 +385,7 @@ def ready_of(client: Client, room: str) -> str | None:
         found = await store.pipeline.command("HGET", store.keys.room(room), "ready")
         return None if found is None else str(found.decode())
 
-    return client._run(ready())
+    return client._run(ready)
 
 
 def live_run(director: Director, client: Client, room: str) -> Run:
@@ -426,7 +426,7 @@ def cut_off(system: ActorSystem) -> None:
         assert root is not None
         await root.stop_child("control")
 
-    system._control.run(stop()).result(WAIT_S)
+    system._control.run(stop).result(WAIT_S)
 
 
 @contextmanager

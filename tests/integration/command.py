@@ -123,6 +123,17 @@ def begun(client: Client, room: str) -> None:
     wait_output(client, room, lambda output: output.body == "begun")
 
 
+def all_of(terminal: int) -> bytes:
+    """What was written to a terminal whose other end nobody has any more."""
+    found = b""
+    try:
+        while data := os.read(terminal, 65536):
+            found += data
+    except OSError:  # as Linux tells the end
+        pass
+    return found
+
+
 def embedded_url(process: Process) -> str:
     found = re.search(r"redis-cli -u (\S+)", process.wait_line("redis-cli"))
     assert found

@@ -155,7 +155,7 @@ def lose(relay: Relay) -> None:
     """End a relay as a crash of its process would: nothing is acknowledged, and its lease is left to run out."""
     with relay._lock:
         relay._stopping = True
-    relay._control.run(relay._redis.aclose()).result(WAIT_S)  # only what lies idle: sockets left open would warn
+    relay._control.run(relay._redis.aclose).result(WAIT_S)  # only what lies idle: sockets left open would warn
     relay._control.stop()
     for ref in pykka.ActorRegistry.get_all():
         actor = ref._actor_weakref()

@@ -177,7 +177,7 @@ def test_what_is_left_of_a_worker_that_was_killed_does_not_count(
     abandoned = ActorSystem(director.agent(), agent=agent, redis=os.environ["GREENROOM_REDIS_URL"], name="gone", probes=probes)
     abandoned.start()
     path = socket_path(probes, agent, "gone")
-    abandoned._control.run(close_listener(abandoned)).result()
+    abandoned._control.run(lambda: close_listener(abandoned)).result()
     abandon(abandoned)
     assert path.exists()
     assert ask_worker(path, 1) is None

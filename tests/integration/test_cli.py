@@ -21,7 +21,7 @@ from greenroom import Client, Kind, Phase, RedisUnavailable
 from greenroom.commands import rooms, run
 from greenroom.protocol.server import RedisServer
 from integration.agents import Director, wait_output
-from integration.command import Shell
+from integration.command import Shell, all_of
 from integration.conftest import Running
 
 from helpers import unique
@@ -446,8 +446,8 @@ def test_a_terminal_gets_colours_or_a_table_and_nothing_that_is_markup_in_a_name
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
     arguments = [*GREENROOM, *command, "--agent", agent, "--redis", redis_url]
     done = subprocess.run(arguments, stdout=theirs, stderr=subprocess.PIPE, timeout=60, env=environment, check=False)
-    shown = os.read(ours, 65536).decode()
     os.close(theirs)
+    shown = all_of(ours).decode()
     os.close(ours)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "\x1b[" in shown

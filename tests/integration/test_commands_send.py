@@ -18,7 +18,7 @@ from greenroom import Client
 from greenroom.commands import bulk
 from greenroom.protocol import codec
 from greenroom.protocol.keys import Keys
-from integration.command import Shell
+from integration.command import Shell, all_of
 
 
 @pytest.fixture
@@ -198,10 +198,10 @@ def test_a_person_sees_how_far_it_is(file: Path, agent: str, redis_url: str) -> 
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True, timeout=60, check=False
         )
-        assert (done.returncode, done.stdout) == (0, "sent: 200, refused: 0\n")
-        shown = os.read(ours, 65536).decode()
     finally:
         os.close(theirs)
-        os.close(ours)
+    shown = all_of(ours).decode()
+    os.close(ours)
+    assert (done.returncode, done.stdout) == (0, "sent: 200, refused: 0\n")
     assert "messages.jsonl" in shown
     assert "100%" in shown

@@ -212,7 +212,7 @@ def signal_and_mark(client: Client, verb: Mode, room: str) -> tuple[Receipt, str
         [last] = await store.pipeline.command("XREVRANGE", store.keys.outbox(room), "+", "-", "COUNT", 1)
         return (await signalled)[0], last[0].decode()
 
-    return client._run(both())
+    return client._run(both)
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def sweep(client: Client) -> list[Swept]:
             found.append(await client._client._store.sweep(found[-1].passed))
         return found
 
-    return client._run(calls())
+    return client._run(calls)
 
 
 def forgotten(client: Client) -> int:
@@ -125,7 +125,7 @@ def test_the_newest_workers_word_counts_and_redis_shows_it(
     assert kept(redis, keys) == {**DEFAULTS, "keep_outbox": "7", "keep_idle_rooms_s": "2"}
     running(director.agent())
     assert kept(redis, keys) == DEFAULTS
-    older._control.run(older._worker.retain()).result(WAIT_S)
+    older._control.run(older._worker.retain).result(WAIT_S)
     assert kept(redis, keys) == DEFAULTS
 
 
@@ -133,7 +133,7 @@ def test_who_has_no_lease_has_no_say(client: Client, redis: redis_py.Redis, keys
     async def retain() -> str:
         return (await client._client._store.retain("gone", 10**15, Retention(dead=1))).word
 
-    assert client._run(retain()) == "lost"
+    assert client._run(retain) == "lost"
     assert not redis.hexists(keys.root, "keep_dead")
 
 

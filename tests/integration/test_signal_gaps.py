@@ -428,12 +428,12 @@ def test_an_acknowledgement_that_reaches_redis_twice_is_one(method: str, stage: 
     async def send_again() -> None:
         await getattr(stage.system._store, method)(*hold.call[0], **hold.call[1])
 
-    stage.system._control.run(send_again()).result(30)
+    stage.system._control.run(send_again).result(30)
     hold.release()
     live = stage.director.run("1")
     assert (live.message.id, live.attempt) == (second, 1)
     for _ in range(3):
-        stage.system._control.run(send_again()).result(30)
+        stage.system._control.run(send_again).result(30)
     live.send("unharmed")
     live.finish("next")
     stage.wait_for_next()

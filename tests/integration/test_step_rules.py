@@ -207,7 +207,7 @@ def test_a_step_of_a_cycle_that_has_lost_its_room_is_refused_by_redis(
         acts = ("begin", "again", "done", "failed")
         return [(await store.step("1", run.ticket, name, act, b"x"))[0] for act in acts for name in ("charge", "fresh")]
 
-    assert set(client._run(try_all())) == {"fenced"}
+    assert set(client._run(try_all)) == {"fenced"}
     assert redis.hkeys(f"{keys.room('1')}:steps") == ["charge"]
     assert step(again, "charge", lambda: "new") == "old"
 

@@ -308,7 +308,7 @@ def turns(system: ActorSystem) -> None:
             await asyncio.sleep(0)
 
     for loop in (system._user, system._control) * 5:
-        loop.run(turn()).result(WAIT_S)
+        loop.run(turn).result(WAIT_S)
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["coroutine", "function"])

@@ -28,7 +28,7 @@ def making() -> Iterator[Making]:
 
 
 def outcome(calls: Calls, *args: Any) -> BaseException | None:
-    return calls.control.run(calls(*args)).result(LIMIT_S)
+    return calls.control.run(lambda: calls(*args)).result(LIMIT_S)
 
 
 def test_coroutine_functions_run_on_the_user_loop_and_others_in_threads(making: Making) -> None:
@@ -79,7 +79,7 @@ def test_a_coroutine_is_cancelled_when_nobody_waits_for_it_any_more(making: Maki
             cancelled.set()
 
     calls = making(hang)
-    waiting = calls.control.run(calls())
+    waiting = calls.control.run(calls)
     assert began.wait(LIMIT_S)
     waiting.cancel()
     assert cancelled.wait(LIMIT_S)

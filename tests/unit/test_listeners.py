@@ -90,7 +90,7 @@ class Stream:
 
 def opened(control: LoopThread, stream: Any) -> Listeners:
     listeners = Listeners("me", control)
-    control.run(listeners.open(stream)).result(LIMIT_S)
+    control.run(lambda: listeners.open(stream)).result(LIMIT_S)
     return listeners
 
 
@@ -147,7 +147,7 @@ def test_a_start_fails_when_redis_refuses_what_was_registered_before(control: Lo
     listeners: Any = Listeners("me", control)
     listeners.add("cycle.failed", print)
     with pytest.raises(RedisRefused):
-        control.run(listeners.open(Stream(RedisRefused("no permission")))).result(LIMIT_S)
+        control.run(lambda: listeners.open(Stream(RedisRefused("no permission")))).result(LIMIT_S)
 
 
 def test_registration_and_removal_after_the_end_do_nothing(control: LoopThread) -> None:

@@ -95,7 +95,7 @@ def test_a_loops_fields_are_in_its_lines_whoever_posted_them_and_in_those_of_its
     loop.start()
     with bound(worker="of the caller"):
         loop.post(log.info, "in.callback")
-        loop.run(in_task()).result(10)
+        loop.run(in_task).result(10)
     assert done.wait(10)
     loop.stop()
     assert sorted(records.fields, key=lambda row: str(row["event"])) == [

@@ -86,7 +86,7 @@ def test_stop_cancels_what_runs_and_joins_the_thread() -> None:
         finally:
             cancelled.set()
 
-    loop.run(forever())
+    loop.run(forever)
     settle(loop)
     loop.stop()
     assert cancelled.is_set()
@@ -99,16 +99,16 @@ def test_a_loop_that_is_stopped_before_it_runs_still_cleans_up() -> None:
     go = threading.Event()
 
     class Late(LoopThread):
-        def _serve(self) -> None:
+        def _run_until_stopped(self) -> None:
             go.wait(LIMIT_S)
-            super()._serve()
+            super()._run_until_stopped()
 
     async def forever() -> None:
         await asyncio.Event().wait()
 
     loop = Late("test-late")
     loop.start()
-    task = loop.run(forever())
+    task = loop.run(forever)
     posted = len(ready(loop))
     stopper = threading.Thread(target=loop.stop)
     stopper.start()

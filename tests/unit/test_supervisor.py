@@ -100,7 +100,7 @@ class House:
     def shut_down(self) -> None:
         actor = self.root._actor_weakref()
         assert actor is not None
-        self.loop.run(actor.shut_down()).result(LIMIT_S)
+        self.loop.run(actor.shut_down).result(LIMIT_S)
         assert self.ended.wait(LIMIT_S)
 
 
@@ -263,7 +263,7 @@ def test_a_child_that_does_not_stop_in_its_time_does_not_hold_up_the_others(loop
     journal.wait("+deaf")
     actor = root._actor_weakref()
     assert actor is not None
-    loop.run(actor.shut_down()).result(LIMIT_S)
+    loop.run(actor.shut_down).result(LIMIT_S)
     journal.wait("-a")
     for ref in pykka.ActorRegistry.get_all():
         ref.tell(SystemExit())
@@ -273,7 +273,7 @@ def test_a_stopped_child_stays_stopped(loop: LoopThread) -> None:
     house = House(loop, "ab", strategy=Strategy.REST_FOR_ONE)
     actor = house.root._actor_weakref()
     assert actor is not None
-    loop.run(actor.stop_child("b")).result(LIMIT_S)
+    loop.run(lambda: actor.stop_child("b")).result(LIMIT_S)
     house.settle()
     assert house.journal.since(2) == ["-b"]
     house.shut_down()
@@ -283,7 +283,7 @@ def test_a_stopped_child_is_not_started_again_with_others(loop: LoopThread) -> N
     house = House(loop, "abc", strategy=Strategy.REST_FOR_ONE)
     actor = house.root._actor_weakref()
     assert actor is not None
-    loop.run(actor.stop_child("c")).result(LIMIT_S)
+    loop.run(lambda: actor.stop_child("c")).result(LIMIT_S)
     house.fail("a")
     house.journal.wait("+b", 2)
     house.settle()

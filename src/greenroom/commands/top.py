@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..ending import raise_on_ctrl_c
 from ..options import AgentName, Embedded, RedisUrl
 from ..protocol.client import AsyncClient
 from ..protocol.keyspace import agents_instead, no_such_agent
@@ -35,6 +36,7 @@ def top(
 
     Choose a room with the arrows, and interrupt, stop, pause or play it; ? tells the keys. Without a terminal it is shown once.
     """
+    raise_on_ctrl_c()
     return asyncio.run(_top(agent, url_of(redis, embedded), interval))
 
 

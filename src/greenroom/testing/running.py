@@ -73,9 +73,9 @@ class Running:
         with ExitStack() as stack:
             rig = self._rig(stack)
             stage = stack.enter_context(Stage(rig))
-            stage._run(stage._stage._begin())
+            stage._run(stage._stage._begin)
             if self._agent is None:
-                stack.callback(lambda: stage._run(_forget(stage._stage)))
+                stack.callback(lambda: stage._run(_forget, stage._stage))
             stack.callback(rig.stop)
             rig.start()
             self._stack = stack.pop_all()

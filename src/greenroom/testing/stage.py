@@ -275,7 +275,7 @@ class Stage(Client):
         after: str | None = None,
     ) -> Event:
         __tracebackhide__ = True
-        return self._run(self._stage.wait_event(kind, room, message=message, attempt=attempt, after=after))
+        return self._run(self._stage.wait_event, kind, room, message=message, attempt=attempt, after=after)
 
     def wait_output(
         self,
@@ -288,15 +288,15 @@ class Stage(Client):
         after: str | None = None,
     ) -> Output:
         __tracebackhide__ = True
-        return self._run(self._stage.wait_output(room, kind, body=body, seq=seq, message=message, after=after))
+        return self._run(self._stage.wait_output, room, kind, body=body, seq=seq, message=message, after=after)
 
     def wait_begun(self, room: str) -> Message:
         __tracebackhide__ = True
-        return self._run(self._stage.wait_begun(room))
+        return self._run(self._stage.wait_begun, room)
 
     def retry(self, room: str) -> None:
         __tracebackhide__ = True
-        self._run(self._stage.retry(room))
+        self._run(self._stage.retry, room)
 
     def crash(self) -> None:
         self._rig.crash()

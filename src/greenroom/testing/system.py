@@ -125,8 +125,8 @@ def abandon(system: ActorSystem) -> None:
     with system._lock:
         system._stopping = True
     if system._pool is not None:
-        system._control.run(system._pool.close()).result()
-    system._control.run(system._redis.aclose()).result()  # only what lies idle: sockets left open would warn
+        system._control.run(system._pool.close).result()
+    system._control.run(system._redis.aclose).result()  # only what lies idle: sockets left open would warn
     system._control.stop()  # first: nobody is to hear how the handlers end
     for ref in pykka.ActorRegistry.get_all():
         actor = ref._actor_weakref()

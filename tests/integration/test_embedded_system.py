@@ -164,15 +164,15 @@ def test_a_process_that_was_suspended_has_not_lost_its_patience(
     beat, beats = Worker.beat, threading.Semaphore(0)
 
     async def suspended_beat(worker: Worker) -> Beat:
-        asyncio.get_running_loop().call_soon(threading.Event().wait, 0.3)
+        asyncio.get_running_loop().call_soon(threading.Event().wait, 1.5)
         try:
             return await beat(worker)
         finally:
             beats.release()
 
-    system = running(director.agent(), lease=SHORT, redis_patience=timedelta(milliseconds=100))
+    system = running(director.agent(), lease=SHORT, redis_patience=timedelta(seconds=1))
     monkeypatch.setattr(Worker, "beat", suspended_beat)
-    for _ in range(3):
+    for _ in range(2):
         assert beats.acquire(timeout=WAIT_S)
     assert not system.wait(0)
 

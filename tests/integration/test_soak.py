@@ -25,6 +25,7 @@ def soak(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(DEADLINE_S + 30)
 def test_redis_and_worker_are_back_where_they_were_after_a_small_soak() -> None:
+    """row 47"""
     done = soak("--messages", "4000", "--rooms", "40")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4,000 messages in " in done.stdout

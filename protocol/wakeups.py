@@ -61,8 +61,10 @@ class Wakeups:
                 event.set()
 
     async def _tell(self, *words: str | bytes) -> None:
-        """Tell the server, if there is one: a new connection subscribes to all that is watched anyway."""
-        if self._connection is not None:
+        """Tell the server, if there is one: a new connection subscribes to all that is watched anyway. One that is lost is not
+        written to: redis-py would connect it anew, and nobody would read or close it.
+        """
+        if self._connection is not None and self._connection.is_connected:
             try:
                 await self._connection.send_command(*words, check_health=False)
             except (RedisError, OSError):

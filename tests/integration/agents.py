@@ -21,13 +21,14 @@ import inspect
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pytest
 import redis as redis_py
 
 from greenroom import Agent, AsyncClient, Backoff, Client, Cycle, Kind, Message, Output, ThreadCycle
@@ -359,6 +360,29 @@ def events(redis: redis_py.Redis, agent: str, kind: str, **values: str) -> list[
     return [dict(row) for _, row in rows if row["event"] == kind and values.items() <= row.items()]
 
 
+def wait_logged(caplog: pytest.LogCaptureFixture, event: str, count: int = 1) -> list[str]:
+    """Wait until that many lines of that event are logged, and answer them: a worker logs after Redis has what it says."""
+
+    def lines() -> list[str]:
+        messages = [record.getMessage() for record in list(caplog.records)]
+        return [line for line in messages if f"event={event}" in line.split()]
+
+    eventually(lambda: len(lines()) >= count, f"{count} lines of {event} are logged")
+    return lines()
+
+
+def contents(raw: redis_py.Redis, names: Iterable[bytes]) -> dict[bytes, Any]:
+    """What those keys hold, to compare: but for those that go by themselves within a minute, and for when the readers of a
+    stream last looked. ``raw`` decodes nothing.
+    """
+    found: dict[bytes, Any] = {}
+    for name in names:
+        ttl_s: Any = raw.ttl(name)
+        if ttl_s == -1 or ttl_s > 60:
+            found[name] = raw.xrange(name) if raw.type(name) == b"stream" else raw.dump(name)
+    return found
+
+
 def wait_output(client: Client, room: str, condition: Callable[[Output], bool]) -> Output:
     """Wait for the first output of the room that fits."""
 
@@ -389,10 +413,12 @@ def ready_of(client: Client, room: str) -> str | None:
 
 
 def live_run(director: Director, client: Client, room: str) -> Run:
-    """Wait for the run of the room's live cycle: earlier ones, begun between signals in quick succession, are passed over."""
+    """Wait for the run of the room's live cycle: earlier ones, begun between signals in quick succession, are passed over, also
+    one that is aborted and whose worker has not said yet that it is over.
+    """
     while True:
-        run = director.run(room)
-        if client.status(room).ticket == run.ticket:
+        run, status = director.run(room), client.status(room)
+        if status.ticket == run.ticket and status.abort is None:
             return run
 
 

@@ -79,6 +79,7 @@ def test_a_copy_taken_under_load_is_one_moment_and_work_goes_on_from_there(
         sending = threading.Thread(target=send)
         sending.start()
         wait_for(begun, "messages are sent")
+        eventually(lambda: all(replies(client, room) for room in ROOMS), "each room has a state")
         back_up(server, backup)
         over.set()
         sending.join(WAIT_S)

@@ -12,7 +12,7 @@ import redis as redis_py
 
 from greenroom import Client, Kind, Mode
 from greenroom.protocol.keys import Keys
-from integration.agents import Director, Run, events, eventually, wait_event, wait_heard, wait_output
+from integration.agents import Director, Run, contents, events, eventually, wait_event, wait_heard, wait_output
 from integration.conftest import Running
 
 Fields = dict[bytes, bytes]
@@ -70,7 +70,7 @@ def snapshot(redis_url: str, keys: Keys) -> dict[bytes, Any]:
     with redis_py.Redis.from_url(redis_url) as raw:
         apart = {keys.control.encode(), keys.events.encode()}
         names = [name for name in raw.scan_iter(f"{keys.root}*", count=1000) if name not in apart]
-        found: dict[bytes, Any] = {name: raw.dump(name) for name in names if b":worker" not in name}
+        found = contents(raw, [name for name in names if b":worker" not in name])
         found[keys.root.encode()] = {
             field: value for field, value in raw.hgetall(keys.root).items() if field != b"control_cursor"
         }

@@ -16,7 +16,7 @@ import redis as redis_py
 from greenroom import Client, Kind
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
-from integration.agents import WAIT_S, Director, events, eventually, wait_heard, wait_output
+from integration.agents import WAIT_S, Director, contents, events, eventually, wait_heard, wait_output
 from integration.conftest import Running
 
 SIGNALS, RECORDS = 3000, 7000
@@ -205,7 +205,7 @@ def healthy(redis: redis_py.Redis, keys: Keys) -> dict[bytes, Any]:
     """All that Redis holds of the healthy rooms, and the agent's own mode."""
     pattern = {room: keys.room(room) + "*" for room in HEALTHY}
     names: list[Any] = [key for room in HEALTHY for key in redis.scan_iter(pattern[room], count=10_000)]
-    found: dict[bytes, Any] = {name: redis.dump(name) for name in names}
+    found = contents(redis, names)
     found[b"mode"] = redis.hmget(keys.root, "mode", "instance", "version")
     return found
 

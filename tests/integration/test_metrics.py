@@ -16,7 +16,7 @@ import pytest
 import redis as redis_py
 from prometheus_client import CollectorRegistry, generate_latest
 
-from greenroom import ActorSystem, AsyncClient, Backoff, Client, CycleEnded, RedisRefused
+from greenroom import ActorSystem, AsyncClient, Backoff, Client, CycleEnded, DeadLettered, RedisRefused
 from greenroom.actors.counts import OUTCOMES, PINGS, Histogram, Lag
 from greenroom.metrics import Collector
 from greenroom.protocol.keys import Keys
@@ -160,6 +160,12 @@ def test_the_counts_are_those_of_the_events(
 ) -> None:
     """Whatever happens in between: signals at random over many rooms, and at the end all is over."""
     pages = [paging(running(director.agent(max_attempts=2))) for _ in range(2)]
+    assert client.ask("each", "hello") == "hello"
+    with pytest.raises(DeadLettered):
+        client.ask("each", "fail")
+    client.send("each", "wait")
+    director.run("each")
+    client.interrupt("each")
     rooms = [f"room-{number}" for number in range(12)]
     for turn in range(5):
         for number, room in enumerate(rooms):

@@ -14,6 +14,7 @@ import redis as redis_py
 
 from greenroom import AsyncClient, Client, GreenroomError, Kind
 from greenroom.protocol import outbox
+from greenroom.protocol.connect import connect
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.wakeups import Wakeups
 from integration.agents import WAIT_S, Director, asked, run, wait_output
@@ -52,6 +53,34 @@ def test_readers_find_what_they_were_not_told_of(
             ask = await asked(client, "42", "wait")
             (await director.arun("42")).finish("found")
             assert await ask == "found"
+
+    run(test)
+
+
+def test_a_connection_for_hints_that_is_lost_is_not_connected_anew_by_who_watches(
+    monkeypatch: pytest.MonkeyPatch, redis_url: str, agent: str
+) -> None:
+    """Nobody would read it, or close it."""
+    listens = asyncio.Event()
+
+    async def deaf(_: Wakeups, connection: object) -> None:
+        listens.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Wakeups, "_listen", deaf)
+
+    async def test() -> None:
+        redis = connect(redis_url)
+        wakeups = Wakeups(redis)
+        async with wakeups.watch(f"{agent}:1"):
+            await listens.wait()
+            lost = wakeups._connection
+            assert lost is not None
+            await lost.disconnect(nowait=True)
+            async with wakeups.watch(f"{agent}:2"):
+                assert not lost.is_connected
+        await wakeups.close()
+        await redis.aclose()
 
     run(test)
 

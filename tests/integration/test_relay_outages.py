@@ -16,7 +16,7 @@ from greenroom import Client, Kind
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
 from greenroom.supervisors import handover
-from integration.agents import WAIT_S, Director, StoreGate, eventually, wait_for, wait_output
+from integration.agents import WAIT_S, Director, StoreGate, eventually, wait_for, wait_logged, wait_output
 from integration.conftest import Running
 from integration.receiver import Receiver, Relaying
 
@@ -139,7 +139,7 @@ def test_a_relay_whose_redis_was_emptied_registers_anew_and_warns(
     running(director.agent())
     client.ask("42", "hello")
     receiver.wait_bodies("42", "hello")
-    assert "relay.registered_anew" in caplog.text
+    wait_logged(caplog, "relay.registered_anew")
 
 
 def test_a_relay_is_told_of_what_is_new_and_needs_not_look_by_itself(

@@ -18,7 +18,7 @@ from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
 from greenroom.protocol.store import Backlog, Store
 from greenroom.supervisors import housekeeper
-from integration.agents import Director, events, eventually, wait_event, wait_output
+from integration.agents import Director, events, eventually, wait_event, wait_logged, wait_output
 from integration.agents import run as run_on_loop
 from integration.conftest import Running
 
@@ -223,7 +223,7 @@ def test_a_hand_written_signal_to_a_broken_room_is_one_event_and_the_listener_li
     redis.xadd(keys.control, {"mode": "stop", "room": "42"})
     wait_event(redis, keys.agent, "signal.applied", rooms="42")
     assert [event["entry"] for event in events(redis, keys.agent, "signal.malformed")] == entries
-    assert len([line for line in caplog.messages if "signal.malformed" in line]) == len(entries)
+    assert len(wait_logged(caplog, "signal.malformed", len(entries))) == len(entries)
     with pytest.raises(RedisRefused, match="WRONGTYPE"):
         client.stop("broken")
     assert all(system.ready and not system.wait(0) for system in systems)

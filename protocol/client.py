@@ -159,8 +159,8 @@ class AsyncClient(AsyncReads):
     async def send(self, room: str, body: Any, *, key: str | None = None) -> int:
         """Enqueue a message; answer its id once Redis has it.
 
-        ``body`` is what msgpack carries, with aware datetimes and UUIDs, 1 MiB and 32 levels at the most. With a ``key`` of your
-        own a repetition within 24 hours answers the id of the first and sends nothing.
+        ``body`` is what msgpack carries, with aware datetimes and UUIDs, 1 MiB and 32 levels at the most. With a ``key`` of
+        your own a repetition within 24 hours answers the id of the first and sends nothing.
 
         Raises:
             InvalidName, InvalidBody: nothing was sent.
@@ -311,10 +311,10 @@ class AsyncClient(AsyncReads):
         """Abort the cycle in flight and consume its message; answer a receipt a room.
 
         Args:
-            rooms: which, each once; or with ``everywhere`` all of the agent: then there is a receipt for the agent, whose room is
-                None, and one for each room that it touched.
+            rooms: which, each once; or with ``everywhere`` all of the agent: then there is a receipt for the agent, whose room
+                is None, and one for each room that it touched.
             message: only if that is the one in processing; with one room.
-            reason: for the operator to see, as ``by``: who signals, by default as the client was told. Each 1,024 bytes at most.
+            reason: for the operator to see, as ``by``: who signals, by default as the client says. Each 1,024 bytes at most.
             cid: an id of your own for the signal: repeated with it, for as long as ``Retention.receipts`` says (a day), it is
                 applied once and answers the same.
 
@@ -334,7 +334,7 @@ class AsyncClient(AsyncReads):
     ) -> list[Receipt]:
         """Abort the cycle in flight, keep its message, and hold the rooms until play; answer a receipt a room.
 
-        ``everywhere`` holds all rooms of the agent, also those that do not exist yet. Arguments and errors are as for ``interrupt``.
+        ``everywhere`` holds all rooms of the agent, also those that do not exist yet. Arguments are as for ``interrupt``.
 
         Raises:
             InvalidName, InvalidRequest, Conflict, NotReplicated: as for ``interrupt``.
@@ -346,7 +346,7 @@ class AsyncClient(AsyncReads):
     ) -> list[Receipt]:
         """Let the cycle in flight finish, then hold the rooms until play; answer a receipt a room.
 
-        ``everywhere`` holds all rooms of the agent, also those that do not exist yet. Arguments and errors are as for ``interrupt``.
+        ``everywhere`` holds all rooms of the agent, also those that do not exist yet. Arguments are as for ``interrupt``.
 
         Raises:
             InvalidName, InvalidRequest, Conflict, NotReplicated: as for ``interrupt``.
@@ -358,7 +358,7 @@ class AsyncClient(AsyncReads):
     ) -> list[Receipt]:
         """Let the rooms go on, a kept message first; answer a receipt a room.
 
-        ``everywhere`` leaves rooms held that were held by themselves. Arguments and errors are as for ``interrupt``.
+        ``everywhere`` leaves rooms held that were held by themselves. Arguments are as for ``interrupt``.
 
         Raises:
             InvalidName, InvalidRequest, Conflict, NotReplicated: as for ``interrupt``.

@@ -197,6 +197,7 @@ class AsyncClient(AsyncReads):
         """Send a message and answer its reply: what the handler returned, or what it yielded (text joined, else a list).
 
         A message that is stopped, fails and is tried again, or waits, is waited for until ``timeout`` seconds have passed.
+        With a ``key``, as for ``send``, a repetition answers the reply of the first.
 
         With ``stream=True``, an iterator: each output of the message as it comes. Chunks; an ``aborted`` or ``failed`` if
         a cycle ends before its message, and then the outputs of the next one, with another ticket; the last one, and no other,
@@ -272,7 +273,7 @@ class AsyncClient(AsyncReads):
         _confirmed(None, short)
 
     async def requeue(self, letter_id: str) -> tuple[str, int]:
-        """Put a dead letter back at the tail of its room's queue; answer the room and the new message id.
+        """Put the dead letter of that ``id`` back at the tail of its room's queue; answer the room and the new message id.
 
         Raises:
             NotFound: there is no such dead letter.
@@ -285,7 +286,7 @@ class AsyncClient(AsyncReads):
         return _confirmed(answer, short)
 
     async def drop(self, letter_id: str) -> None:
-        """Drop a dead letter for good: it cannot be put back.
+        """Drop the dead letter of that ``id`` for good: it cannot be put back.
 
         Raises:
             NotFound: there is no such dead letter.

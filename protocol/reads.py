@@ -104,7 +104,7 @@ class AsyncReads:
         return inspection.letter_pages(self._store)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter:
-        """One of them.
+        """The dead letter of that ``id``.
 
         Raises:
             NotFound: there is no such dead letter.

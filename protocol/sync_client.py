@@ -62,7 +62,9 @@ def _serve(serving: _Serving, _: AsyncClient) -> None:
 
 
 class Client:
-    """Talks to the rooms of one agent. Safe to use from several threads; what each verb does stands at ``AsyncClient``."""
+    """Talks to the rooms of one agent. Safe to use from several threads; its arguments, and what each verb does, stand at
+    ``AsyncClient``. It connects, and starts a thread of its own, at its first call.
+    """
 
     def __init__(
         self,

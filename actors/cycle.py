@@ -61,7 +61,11 @@ class BaseCycle:
         return bool(self._link.ended)
 
     def checkpoint(self) -> None:
-        """Raise CycleEnded if the cycle has been told to end: for code that works for long without sending."""
+        """For code that works for long without sending.
+
+        Raises:
+            CycleEnded: the cycle has been told to end.
+        """
         if self._link.ended:
             raise CycleEnded(self._link.ended)
 

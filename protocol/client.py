@@ -147,7 +147,11 @@ class AsyncClient(AsyncReads):
         return self._open()[0]
 
     def room(self, room: str) -> AsyncRoomHandle:
-        """A handle on one room, with the same verbs."""
+        """A handle on one room, with the same verbs: a signal of it answers one receipt.
+
+        Raises:
+            InvalidName: there can be no such room.
+        """
         return AsyncRoomHandle(self, check_room(room))
 
     # Messages. ------------------------------------------------------------------------------------
@@ -155,7 +159,8 @@ class AsyncClient(AsyncReads):
     async def send(self, room: str, body: Any, *, key: str | None = None) -> int:
         """Enqueue a message; answer its id once Redis has it.
 
-        With a ``key`` of your own a repetition within 24 hours answers the id of the first and sends nothing.
+        ``body`` is what msgpack carries, with aware datetimes and UUIDs, 1 MiB and 32 levels at the most. With a ``key`` of
+        your own a repetition within 24 hours answers the id of the first and sends nothing.
 
         Raises:
             InvalidName, InvalidBody: nothing was sent.
@@ -192,11 +197,12 @@ class AsyncClient(AsyncReads):
         """Send a message and answer its reply: what the handler returned, or what it yielded (text joined, else a list).
 
         A message that is stopped, fails and is tried again, or waits, is waited for until ``timeout`` seconds have passed.
+        With a ``key``, as for ``send``, a repetition answers the reply of the first.
 
-        With ``stream=True``, for ``async for``: each output of the message as it comes. Chunks; an ``aborted`` or ``failed`` if
+        With ``stream=True``, an iterator: each output of the message as it comes. Chunks; an ``aborted`` or ``failed`` if
         a cycle ends before its message, and then the outputs of the next one, with another ticket; the last one, and no other,
         is ``final``: the reply, or why there is none. The message is sent when the first output is asked for. The ``timeout``
-        is for all of it, the reader's own time included. Who ends early should ``aclose()`` it.
+        is for all of it, the reader's own time included. Who ends early should close it.
 
         Raises:
             Interrupted, DeadLettered, Discarded: it will never be answered. With ``stream=True`` the final output says so.
@@ -216,6 +222,9 @@ class AsyncClient(AsyncReads):
         """What a room has sent, oldest first; with ``follow`` also what it goes on to send, for ever.
 
         ``after`` is the ``id`` of the last output you have seen. The outbox keeps about the last 1,000.
+
+        Raises:
+            InvalidName, InvalidRequest: there can be no such room or output.
         """
         check_room(room)
         start = start_after(after)
@@ -232,6 +241,7 @@ class AsyncClient(AsyncReads):
         """Drop a message that waits.
 
         Raises:
+            InvalidName, InvalidRequest: there can be no such room or message.
             MessageProcessing: a cycle runs on it: interrupt it.
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
@@ -263,7 +273,7 @@ class AsyncClient(AsyncReads):
         _confirmed(None, short)
 
     async def requeue(self, letter_id: str) -> tuple[str, int]:
-        """Put a dead letter back at the tail of its room's queue; answer the room and the new message id.
+        """Put the dead letter of that ``id`` back at the tail of its room's queue; answer the room and the new message id.
 
         Raises:
             NotFound: there is no such dead letter.
@@ -276,7 +286,7 @@ class AsyncClient(AsyncReads):
         return _confirmed(answer, short)
 
     async def drop(self, letter_id: str) -> None:
-        """Drop a dead letter for good: it cannot be put back.
+        """Drop the dead letter of that ``id`` for good: it cannot be put back.
 
         Raises:
             NotFound: there is no such dead letter.
@@ -299,7 +309,21 @@ class AsyncClient(AsyncReads):
         by: str | None = None,
         cid: str | None = None,
     ) -> list[Receipt]:
-        """Abort the cycle in flight and consume its message; with ``message``, only if that is the one in processing."""
+        """Abort the cycle in flight and consume its message; answer a receipt a room.
+
+        Args:
+            rooms: which, each once; or with ``everywhere`` all of the agent: then there is a receipt for the agent, whose room
+                is None, and one for each room that it touched.
+            message: only if that is the one in processing; with one room.
+            reason: for the operator to see, as ``by``: who signals, by default as the client says. Each 1,024 bytes at most.
+            cid: an id of your own for the signal: repeated with it, for as long as ``Retention.receipts`` says (a day), it is
+                applied once and answers the same.
+
+        Raises:
+            InvalidName, InvalidRequest: no room and not ``everywhere``, or both; a room twice; or what cannot be used.
+            Conflict: the ``cid`` was used for another signal.
+            NotReplicated: with ``durability``: it was applied, and may be undone. Its ``answer`` is the receipts.
+        """
         if message is not None:
             _check_message(message)
             if len(rooms) != 1:
@@ -309,19 +333,37 @@ class AsyncClient(AsyncReads):
     async def stop(
         self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
     ) -> list[Receipt]:
-        """Abort the cycle in flight, keep its message, and hold the rooms until play."""
+        """Abort the cycle in flight, keep its message, and hold the rooms until play; answer a receipt a room.
+
+        ``everywhere`` holds all rooms of the agent, also those that do not exist yet. Arguments are as for ``interrupt``.
+
+        Raises:
+            InvalidName, InvalidRequest, Conflict, NotReplicated: as for ``interrupt``.
+        """
         return await self._signal(Mode.STOP, rooms, everywhere, None, reason, by, cid)
 
     async def pause(
         self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
     ) -> list[Receipt]:
-        """Let the cycle in flight finish, then hold the rooms until play."""
+        """Let the cycle in flight finish, then hold the rooms until play; answer a receipt a room.
+
+        ``everywhere`` holds all rooms of the agent, also those that do not exist yet. Arguments are as for ``interrupt``.
+
+        Raises:
+            InvalidName, InvalidRequest, Conflict, NotReplicated: as for ``interrupt``.
+        """
         return await self._signal(Mode.PAUSE, rooms, everywhere, None, reason, by, cid)
 
     async def play(
         self, *rooms: str, everywhere: bool = False, reason: str = "", by: str | None = None, cid: str | None = None
     ) -> list[Receipt]:
-        """Let the rooms go on: a kept message first. Playing everywhere leaves rooms held that were held by themselves."""
+        """Let the rooms go on, a kept message first; answer a receipt a room.
+
+        ``everywhere`` leaves rooms held that were held by themselves. Arguments are as for ``interrupt``.
+
+        Raises:
+            InvalidName, InvalidRequest, Conflict, NotReplicated: as for ``interrupt``.
+        """
         return await self._signal(Mode.PLAY, rooms, everywhere, None, reason, by, cid)
 
     async def _signal(
@@ -334,13 +376,6 @@ class AsyncClient(AsyncReads):
         by: str | None,
         cid: str | None,
     ) -> list[Receipt]:
-        """Send a signal; answer one receipt a room (everywhere: one for the agent, and one for each room it touched).
-
-        Raises:
-            InvalidRequest: no room and not everywhere, or both.
-            Conflict: the ``cid`` was used for another signal.
-            NotReplicated: with ``durability``: it was applied, and may be undone. Its ``answer`` is the receipts.
-        """
         if bool(rooms) == everywhere:
             raise InvalidRequest(f"{mode}: name rooms, or everywhere=True")
         for room in rooms:

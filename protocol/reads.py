@@ -55,6 +55,9 @@ class AsyncReads:
 
         ``after`` is the ``id`` of the last event you have seen. About the last 10,000 are kept: who follows more slowly than
         they come misses some. A follower looks once a second, over the connection that all calls share.
+
+        Raises:
+            InvalidRequest: ``after`` is no id of an event.
         """
         return each(self._event_pages(after, follow))
 
@@ -73,6 +76,9 @@ class AsyncReads:
         """The signals so far and what came of them, oldest first; with ``follow`` also those to come, for ever.
 
         ``after`` is the ``id`` of the last one you have seen. About the last 10,000 are kept. A follower looks once a second.
+
+        Raises:
+            InvalidRequest: ``after`` is no id of a signal.
         """
         return each(self._signal_pages(after, follow))
 
@@ -98,7 +104,7 @@ class AsyncReads:
         return inspection.letter_pages(self._store)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter:
-        """One of them.
+        """The dead letter of that ``id``.
 
         Raises:
             NotFound: there is no such dead letter.
@@ -111,11 +117,20 @@ class AsyncReads:
         return read_dead_letter(found[0][0], dict(zip(found[0][1][::2], found[0][1][1::2], strict=True)))
 
     async def status(self, room: str) -> RoomStatus:
-        """A room as it is now; a room that has nothing is one with no phase and no hold."""
+        """A room as it is now; a room that has nothing is one with no phase and no hold.
+
+        Raises:
+            InvalidName: there can be no such room.
+            RedisRefused: its hash is not what greenroom writes.
+        """
         return (await inspection.statuses(self._store, [check_room(room)]))[0]
 
     async def last_output(self, room: str) -> Output | None:
-        """The newest of the room's outputs, if any is there."""
+        """The newest of the room's outputs; None if there is none, or greenroom did not write it.
+
+        Raises:
+            InvalidName: there can be no such room.
+        """
         return await inspection.last_output(self._store, check_room(room))
 
     def rooms(

@@ -118,7 +118,9 @@ class Output(Record):
     """One entry of a room's outbox.
 
     ``id`` is its place (pass it as ``after=``); ``seq`` numbers the outputs of one ``ticket`` from 1, so that a replay shows
-    as another ticket of the same message. ``mode`` says by which signal an aborted cycle ended, ``error`` why a cycle failed.
+    as another ticket of the same message; it is 0 where no cycle sent it: dead, discarded. ``body`` is that of a chunk or a
+    reply, else None. ``mode`` says how an aborted cycle ended: ``interrupt``, ``stop``, or ``release`` (given back at a
+    shutdown); ``error`` why one failed.
     """
 
     id: str
@@ -154,7 +156,7 @@ class Receipt(Record):
 
 
 class Hold(Record):
-    """Why a room, or a whole agent, does not play."""
+    """Why a room, or a whole agent, does not play: the signal's ``mode``, stop or pause, and who sent it, why and when."""
 
     mode: Mode
     by: str = ""
@@ -164,7 +166,11 @@ class Hold(Record):
 
 
 class DeadLetter(Record):
-    """A message that failed for good. ``id`` is what ``requeue`` and ``drop`` take."""
+    """A message that failed for good. ``id`` is what ``requeue`` and ``drop`` take, ``message`` the id that it had.
+
+    ``attempts`` counts its failures and crashes, ``error`` is the last one's, ``died_at`` is by the server's clock. A ``body``
+    that is no msgpack is given as its bytes.
+    """
 
     id: str
     room: str
@@ -219,7 +225,10 @@ class RoomStatus(Record):
     """A room as Redis has it now.
 
     ``phase`` is None when it has no work; ``hold`` None when it plays (its agent may still be held); ``waiting`` counts the
-    queue, the message in processing included.
+    queue, the message in processing included. ``processing`` is that message, ``attempt`` the number of its try; ``ticket``,
+    ``shielded`` and ``claimed_at`` are of the live cycle, as is ``abort``: by what it was aborted, ``interrupt`` or ``stop``.
+    ``deferred`` is what waits for its shield. ``owner`` is the worker that has the room, ``retry_at`` when the message is
+    tried again, ``last_error`` of what it failed.
     """
 
     room: str

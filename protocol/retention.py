@@ -49,11 +49,12 @@ class Retention:
         if self.idle_rooms is not None:
             _check_time("idle_rooms", self.idle_rooms)
 
-    def words(self) -> tuple[str | int, ...]:
-        """Names and values as the scripts have them, in entries and seconds; an empty value is for ever."""
-        counts = ("outbox", self.outbox, "events", self.events, "control", self.control, "dead", self.dead)
-        idle = "" if self.idle_rooms is None else _seconds(self.idle_rooms)
-        return (*counts, "outbox_s", _seconds(self.outbox_for), "receipts_s", _seconds(self.receipts), "idle_rooms_s", idle)
+
+def words_of(kept: Retention) -> tuple[str | int, ...]:
+    """Names and values as the scripts have them, in entries and seconds; an empty value is for ever."""
+    counts = ("outbox", kept.outbox, "events", kept.events, "control", kept.control, "dead", kept.dead)
+    idle = "" if kept.idle_rooms is None else _seconds(kept.idle_rooms)
+    return (*counts, "outbox_s", _seconds(kept.outbox_for), "receipts_s", _seconds(kept.receipts), "idle_rooms_s", idle)
 
 
 def _check_count(name: str, value: object) -> None:
@@ -93,7 +94,7 @@ class Limit:
         return f"{self.option}={value // of}{unit}"
 
 
-_WORDS = Retention().words()
+_WORDS = words_of(Retention())
 _DEFAULTS = dict(zip(_WORDS[::2], _WORDS[1::2], strict=True))
 LIMITS = (
     Limit("outbox", "outbox"),

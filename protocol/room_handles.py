@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 
 class AsyncRoomHandle:
-    """One room, with the client's verbs."""
+    """One room, with the client's verbs, as ``room`` of the client answers it. A signal answers one receipt.
+
+    Attributes:
+        id: the room's.
+    """
 
     def __init__(self, client: AsyncClient, room: str) -> None:
         self._client = client
@@ -60,9 +64,16 @@ class AsyncRoomHandle:
     async def status(self) -> RoomStatus:
         return await self._client.status(self.id)
 
+    async def last_output(self) -> Output | None:
+        return await self._client.last_output(self.id)
+
 
 class RoomHandle:
-    """One room, with the client's verbs."""
+    """One room, with the client's verbs, as ``room`` of the client answers it. A signal answers one receipt.
+
+    Attributes:
+        id: the room's.
+    """
 
     def __init__(self, client: Client, room: str) -> None:
         self._client = client
@@ -106,3 +117,6 @@ class RoomHandle:
 
     def status(self) -> RoomStatus:
         return self._client.status(self.id)
+
+    def last_output(self) -> Output | None:
+        return self._client.last_output(self.id)

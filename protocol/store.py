@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from .keys import Keys
 from .pipeline import Durability, Pipeline
 from .records import LAYOUT, VERSION, Message, check_version, entry_id, fields, read_id, read_message, text
-from .retention import Retention
+from .retention import Retention, words_of
 
 Settlement = Literal["consume", "release", "too_new", "fail", "reject"]
 KEEP_STATE, DELETE_STATE = b"=", b"-"
@@ -264,7 +264,7 @@ class Store:
 
     def retain(self, worker: str, incarnation: int, retention: Retention) -> Future[Answer]:
         """Say what is kept: the newest worker's word counts."""
-        return self.pipeline.run("retain", worker, incarnation, *retention.words(), decode=_answer)
+        return self.pipeline.run("retain", worker, incarnation, *words_of(retention), decode=_answer)
 
     def sweep(self, passed: int) -> Future[Swept]:
         """Drop some of what is kept for too long, but for the first ``passed`` idle rooms."""

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future
 from functools import partial
+from types import FunctionType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from . import keyspace
@@ -21,7 +22,7 @@ from .keys import check_room
 from .pipeline import Durability
 from .records import AgentStatus, DeadLetter, Event, Output, Receipt, RoomStatus
 from .relays import RelayStatus
-from .room_handles import RoomHandle
+from .room_handles import AsyncRoomHandle, RoomHandle
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -61,7 +62,9 @@ def _serve(serving: _Serving, _: AsyncClient) -> None:
 
 
 class Client:
-    """Talks to the rooms of one agent. Safe to use from several threads; what each verb does stands at ``AsyncClient``."""
+    """Talks to the rooms of one agent. Safe to use from several threads; its arguments, and what each verb does, stand at
+    ``AsyncClient``. It connects, and starts a thread of its own, at its first call.
+    """
 
     def __init__(
         self,
@@ -253,6 +256,17 @@ class Client:
 
     def overview(self) -> AgentStatus:
         return self._run(self._client.overview)
+
+
+def share_docs(original: type, *copies: type) -> None:
+    """Have each verb of the copies say what the original's does: for ``help``, and editors that ask Python."""
+    for copy in copies:
+        for name, verb in vars(copy).items():
+            if isinstance(verb, FunctionType) and not name.startswith("_") and not verb.__doc__:
+                verb.__doc__ = getattr(original, name).__doc__
+
+
+share_docs(AsyncClient, Client, AsyncRoomHandle, RoomHandle)
 
 
 def agents_instead(client: Client) -> list[str] | None:

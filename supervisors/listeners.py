@@ -45,6 +45,7 @@ _OF_THE_AGENT = (
     EventKind.MESSAGE_DROPPED,
     EventKind.SIGNAL_APPLIED,
     EventKind.SIGNAL_MALFORMED,
+    EventKind.ROOM_UNREADABLE,
     EventKind.ROOM_FORGOTTEN,
     EventKind.WORKER_JOINED,
     EventKind.WORKER_LEFT,

@@ -154,7 +154,7 @@ class Supervisor(Answering):
             self.loop.start()
         super()._start_actor_loop()
 
-    def move_to(self, loop: LoopThread) -> None:
+    def _move_to(self, loop: LoopThread) -> None:
         """Live on the loop of the supervisor above, if it was given none. Before it is started."""
         if self._owns_loop:
             self.loop, self._owns_loop = loop, False
@@ -189,7 +189,7 @@ class Supervisor(Answering):
         try:
             started = child.spec.start()
             if isinstance(started, Supervisor):
-                started.move_to(self.loop)
+                started._move_to(self.loop)
             on_up, on_exit = partial(self.loop.post, run.settled.set), partial(self.loop.post, self._ended, child, run)
             run.ref, begin = prepare(started, on_up, on_exit)
             begin()

@@ -238,7 +238,8 @@ class Collector:
 
 @contextmanager
 def serve_metrics(system: ActorSystem, port: int, host: str = "127.0.0.1") -> Iterator[int]:
-    """Serve the metrics of a system, and of this process, over HTTP within this block; answers the port, for 0 a free one.
+    """Serve the metrics of a system, and of this process, over HTTP within this block, by default for this host alone; answers
+    the port, for 0 a free one.
 
     Only those: metrics of the agent's own are for a registry and a server of its own, so that they cannot hold these up.
 

@@ -55,6 +55,7 @@ from .protocol.records import (
 )
 from .protocol.relays import RelayStatus
 from .protocol.retention import Retention
+from .protocol.room_handles import AsyncRoomHandle, RoomHandle
 from .protocol.sync_client import Client
 from .supervisors.child import ChildInfo, ChildSpec
 from .supervisors.named import NamedRef
@@ -71,6 +72,7 @@ __all__ = [
     "AgentStatus",
     "AskTimeout",
     "AsyncClient",
+    "AsyncRoomHandle",
     "Backoff",
     "BudgetSpent",
     "ChildInfo",
@@ -119,6 +121,7 @@ __all__ = [
     "Restart",
     "RestartPolicy",
     "Retention",
+    "RoomHandle",
     "RoomStatus",
     "SignalEntry",
     "Strategy",

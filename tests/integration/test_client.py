@@ -209,6 +209,25 @@ def test_an_ask_with_a_key_that_was_answered_long_ago_answers_the_same_at_once(
     assert director.bodies("42") == ["first", "other"]
 
 
+def test_the_rooms_of_both_clients_have_their_last_output(
+    running: Running, director: Director, client: Client, redis_url: str, agent: str
+) -> None:
+    """row 31"""
+    running(director.agent())
+    room = client.room("42")
+    assert room.last_output() is None
+    assert room.ask("hello") == "hello"
+    last = room.last_output()
+    assert last is not None
+    assert (last.kind, last.body) == (Kind.REPLY, "hello")
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            assert await client.room("42").last_output() == last
+
+    run(test)
+
+
 def test_a_cancelled_ask_leaves_nothing_behind(running: Running, director: Director, redis_url: str, agent: str) -> None:
     """row 31"""
     running(director.agent())

@@ -9,7 +9,7 @@ import pytest
 
 from greenroom import InvalidRequest, Retention
 from greenroom.keeping import retention_of
-from greenroom.protocol.retention import LIMITS
+from greenroom.protocol.retention import LIMITS, words_of
 
 
 def test_what_is_not_said_is_as_by_default() -> None:
@@ -39,7 +39,7 @@ def test_a_limit_is_said_once() -> None:
 def test_the_limits_that_are_shown_are_those_there_are_and_are_said_as_they_are_given() -> None:
     assert [limit.option for limit in LIMITS] == [field.name for field in fields(Retention)]
     given = Retention(outbox=5, outbox_for=timedelta(hours=36), idle_rooms=timedelta(days=2), receipts=timedelta(seconds=61))
-    words = given.words()
+    words = words_of(given)
     stored = dict(zip(words[::2], words[1::2], strict=True))
     said = [limit.said(limit.read(str(stored[limit.field]).encode())) for limit in LIMITS]
     assert said[:2] == ["outbox=5", "outbox_for=36h"]

@@ -15,6 +15,7 @@ from greenroom import ActorSystem, Agent, Cycle, Event, EventKind, InvalidReques
 from greenroom.actors.loop import LoopThread
 from greenroom.protocol.keys import Keys
 from greenroom.supervisors.listeners import KINDS, Listeners
+from pages import rows
 
 LIMIT_S = 20.0
 
@@ -36,6 +37,11 @@ def test_a_kind_that_no_worker_has_is_refused_and_those_that_it_has_are_named(ki
     with pytest.raises(InvalidRequest) as refused:
         system().on(kind, print)
     assert all(known in str(refused.value) for known in KINDS)
+
+
+def test_the_kinds_are_those_that_say_whose_they_are_but_for_its_coming_and_going() -> None:
+    of_workers = [cells[0].strip("`") for cells in rows("docs/protocol.md", "Events") if "`worker`" in cells[1]]
+    assert [kind for kind in of_workers if kind not in ("worker.joined", "worker.left")] == list(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

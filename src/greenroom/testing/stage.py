@@ -17,7 +17,7 @@ from ..protocol.errors import InvalidRequest, NoReply
 from ..protocol.keys import check_room
 from ..protocol.reads import check_entry
 from ..protocol.records import Event, EventKind, Kind, Message, Output, read_event, text
-from ..protocol.sync_client import Client
+from ..protocol.sync_client import Client, share_docs
 from ..supervisors.control import ask
 from .rig import Rig
 from .story import story
@@ -303,6 +303,9 @@ class Stage(Client):
 
     def restart(self) -> None:
         self._rig.restart()
+
+
+share_docs(AsyncStage, Stage)
 
 
 def _one_of(kinds: type[K], kind: str) -> K:

@@ -15,7 +15,7 @@ from . import codec, waiting
 from .asks import outputs_of, reply_of
 from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
-from .errors import Conflict, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RedisUnavailable, RelayRuns
+from .errors import Conflict, GreenroomError, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RelayRuns
 from .keys import Keys, check_name, check_room
 from .outbox import Outbox
 from .pipeline import Durability
@@ -125,7 +125,9 @@ class AsyncClient(AsyncReads):
         await self.close()
 
     async def close(self) -> None:
-        """Close both connections, for good; calls that still wait, and later ones, fail with RedisUnavailable."""
+        """Close both connections, for good; calls that still wait, and later ones, fail with a GreenroomError. It is no
+        RedisUnavailable, but for what was asked of Redis and is not answered yet: to repeat it is of no use.
+        """
         self._closed = True
         if self._opened is not None:
             store, wakeups = self._opened
@@ -136,7 +138,7 @@ class AsyncClient(AsyncReads):
 
     def _open(self) -> tuple[Store, Wakeups]:
         if self._closed:
-            raise RedisUnavailable("this client is closed")
+            raise GreenroomError("this client is closed")
         if self._opened is None:  # not in __init__: there need be no event loop yet
             store = Store(self._redis, self._keys, patience_s=self._timeout_s, durability=self._durability)
             self._opened = store, Wakeups(self._redis)

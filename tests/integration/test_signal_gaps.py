@@ -42,6 +42,11 @@ class Stage:
         hold.wait()
         return hold
 
+    def arrive(self, hold: StoreHold) -> None:
+        """Let a grant arrive that the signal has overtaken: before it, it would start a handler, to be cancelled at once."""
+        wait_heard(self.system)
+        hold.release()
+
     def runs(self) -> list[tuple[str, int]]:
         return [(run.message.body, run.attempt) for run in self.director.runs if run.room == "1"]
 
@@ -79,7 +84,7 @@ def grant_on_its_way(stage: Stage) -> Iterator[None]:
     stage.client.send("1", "next")
     hold.wait()
     yield
-    hold.release()
+    stage.arrive(hold)
 
 
 @contextmanager
@@ -114,7 +119,7 @@ def commit_answer_on_its_way(stage: Stage) -> Iterator[None]:
     """The first message is committed, the second granted with it."""
     hold = stage.until_held(stage.gate.after("commit"))
     yield
-    hold.release()
+    stage.arrive(hold)
 
 
 @contextmanager
@@ -153,7 +158,7 @@ def restarted_grant_on_its_way(stage: Stage) -> Iterator[None]:
     run.fail()
     hold.wait()
     yield
-    hold.release()
+    stage.arrive(hold)
 
 
 FIRST, AGAIN, NEXT = ("wait", 1), ("wait", 2), ("next", 1)

@@ -28,7 +28,7 @@ PAGE = "docs/embedding.md"
 THE_AGENT, THE_WAITING, THE_SERVER = (
     "# support.py",
     "import signal",
-    "from greenroom import ActorSystem, AsyncClient, NoReply, RedisError",
+    "from greenroom import ActorSystem, AsyncClient, GreenroomError",
 )
 
 # Each of the other programs, by what only it says, and what it prints.

@@ -12,10 +12,11 @@ from greenroom.protocol.server import RedisServer
 
 from helpers import unique
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that press Ctrl-C need it as it is
-# in the foreground, wherever they run.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and children inherit that: the tests that press Ctrl-C
+# or close a terminal need them as they are in the foreground, wherever they run.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 
 @pytest.fixture(scope="session")

@@ -157,7 +157,7 @@ print("goes on", flush=True)
     assert Ending("-c", script).ended() == (130, "", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_a_process_ends_lets_it_end_at_once_with_its_code(number: signal.Signals) -> None:
     script = """
 import atexit, time

@@ -35,7 +35,9 @@ def relay(
     log_level: ChosenLevel = LogLevel.INFO,
     log_format: ChosenFormat = None,
 ) -> int:
-    """Hand each output of the agent's rooms to a function, until SIGTERM or Ctrl-C; a second one forces it to end.
+    """Hand each output of the agent's rooms to a function, until SIGTERM or Ctrl-C, or until its terminal goes.
+
+    A second SIGTERM or Ctrl-C forces it to end.
 
     The function is called with the room and the output. What it raises is tried again with back-off, for ever.
     """

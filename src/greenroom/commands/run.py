@@ -65,7 +65,9 @@ def run(
     ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
-    """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end.
+    """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C, or until its terminal goes.
+
+    A second SIGTERM or Ctrl-C forces it to end.
 
     SIGUSR1 has it write all threads, tasks and rooms to stderr.
     """

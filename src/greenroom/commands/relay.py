@@ -10,7 +10,7 @@ from ..app_path import load_function
 from ..logs import LogLevel, configure_logging
 from ..options import AgentName, ChosenFormat, ChosenLevel, Embedded, RedisUrl
 from ..protocol.log import bound
-from ..running import seconds, using, warn_of_password
+from ..running import seconds, using, wait_loaded, warn_of_password
 from ..supervisors.orders import Orders
 from ..supervisors.process import ExitCode, run_process
 from ..supervisors.relay import Relay
@@ -50,6 +50,7 @@ def relay(
             with using(server_of(redis, embedded)) as url:
                 relay = Relay(agent, deliver, redis=url, name=name, max_rooms=max_rooms, lease=lease_period)
                 with bound(agent=agent, relay=name):
+                    wait_loaded(url, agent)
                     return run_process(relay, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to finish
         return ExitCode.OK

@@ -12,7 +12,7 @@ from ..keeping import retention_of
 from ..logs import LogLevel, configure_logging
 from ..options import AgentName, ChosenFormat, ChosenLevel, Embedded, RedisUrl, option
 from ..protocol.log import bound
-from ..running import metrics_words, option_words, run_parent, seconds, serving_metrics, using, warn_of_password
+from ..running import metrics_words, option_words, run_parent, seconds, serving_metrics, using, wait_loaded, warn_of_password
 from ..supervisors.orders import Orders
 from ..supervisors.process import ExitCode, label_stderr, run_process
 from ..supervisors.processes import worker_names
@@ -108,6 +108,7 @@ def run(
                     probes=probes,
                 )
                 with bound(agent=agent, worker=system.name), serving_metrics(system, metrics, metrics_host):
+                    wait_loaded(url, agent)
                     return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain
         return ExitCode.OK

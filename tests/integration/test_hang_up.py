@@ -20,6 +20,8 @@ from integration.command import SOURCES, WAIT_S, Process, begun
 from integration.conftest import Running
 from integration.test_top import take_terminal
 
+from started import Started
+
 APP = """
 import asyncio, pathlib
 from greenroom import Agent
@@ -48,7 +50,7 @@ async def hang(room, output):
 def terminal(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """The first program of a terminal, and the end of it that a window, or an ssh, has. What is in it ends with the block."""
     ours, theirs = pty.openpty()
-    first = subprocess.Popen(
+    first = Started[bytes](
         words,
         cwd=folder,
         env={**os.environ, "PYTHONPATH": SOURCES},

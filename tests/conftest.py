@@ -11,7 +11,7 @@ import pytest
 from greenroom.protocol.server import RedisServer
 
 from helpers import unique
-from started import end_started, how_many, keep
+from started import end_started, how_many, keep, keep_in
 
 keep()
 
@@ -20,6 +20,12 @@ keep()
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_outlives_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The keeper also knows where the servers of this run are."""
+    keep_in(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True)

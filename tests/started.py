@@ -12,19 +12,27 @@ from pathlib import Path
 from typing import Any, AnyStr
 
 MARK = "GREENROOM_TESTS"
-# What the run has started, also through others, has its mark in the environment. It is looked for until there is none: one that
-# is killed may just have started another.
+# What the run has started, also through others, has its mark in the environment; but a redis-server writes its title there, and
+# works in a folder of the run. They are looked for until there is none: one that is killed may just have started another.
 KEEPER = """
 import os, pathlib, signal, sys
 mark = sys.argv[1].encode()
-sys.stdin.read()
+folders = [os.path.join(line, "") for line in sys.stdin.read().splitlines()]
+
+def is_ours(process):
+    if mark in (process / "environ").read_bytes().split(b"\\0"):
+        return True
+    if (process / "comm").read_text().strip() not in ("redis-server", "valkey-server"):
+        return False
+    return any(os.path.join(os.readlink(process / "cwd"), "").startswith(folder) for folder in folders)
+
 found = True
 while found:
     found = False
-    for environ in pathlib.Path("/proc").glob("[0-9]*/environ"):
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if mark in environ.read_bytes().split(b"\\0"):
-                os.kill(int(environ.parent.name), signal.SIGKILL)
+            if is_ours(process):
+                os.kill(int(process.name), signal.SIGKILL)
                 found = True
         except OSError:
             pass
@@ -72,7 +80,10 @@ def end_started(before: int = 0) -> None:
 
 
 def keep() -> None:
-    """From now on the end of this process, however it ends, is that of all that it has started. (On Linux.)"""
+    """From now on the end of this process, however it ends, is that of all that it has started. (On Linux.)
+
+    A redis-server is known by its folder: see ``keep_in``.
+    """
     if sys.platform != "linux":
         return
     mark = f"{MARK}={uuid.uuid4().hex}"
@@ -80,3 +91,11 @@ def keep() -> None:
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     _keepers.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, env=environment))
     os.environ[MARK] = mark.partition("=")[2]
+
+
+def keep_in(folder: Path) -> None:
+    """The redis-servers whose data are in this folder, which is of this run alone, are ended too."""
+    for keeper in _keepers:
+        assert keeper.stdin is not None
+        keeper.stdin.write(f"{folder.resolve()}\n".encode())
+        keeper.stdin.flush()

@@ -54,22 +54,26 @@ def test_a_test_that_ends_ends_what_it_has_started_and_their_children_in_session
 
 
 @needs_proc
-def test_a_run_that_is_killed_ends_what_it_has_started_also_through_others() -> None:
+def test_a_run_that_is_killed_ends_what_it_has_started_also_through_others_and_servers(redis_dir: Path) -> None:
     program = f"""
-import os, signal, subprocess, sys
-from started import keep
+import os, pathlib, signal, subprocess, sys
+from greenroom.protocol.server import RedisServer
+from started import keep, keep_in
 keep()
+keep_in(pathlib.Path({str(redis_dir)!r}))
 parent = subprocess.Popen([sys.executable, "-c", {PARENT!r}], stdout=subprocess.PIPE, text=True)
-print(parent.pid, parent.stdout.readline(), end="", flush=True)
+server = RedisServer({str(redis_dir)!r})
+server.start()
+print(server.pid, parent.pid, parent.stdout.readline(), end="", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, text=True, timeout=60, check=False
     )
     assert done.returncode == -signal.SIGKILL
     pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 2
+    assert len(pids) == 3
     assert all(map(gone, pids))
 
 

@@ -74,9 +74,10 @@ def _let_worker_decide() -> None:
             if signal.getsignal(number) is told_to_end:
                 signal.signal(number, signal.SIG_DFL)
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     for number in numbers:
-        signal.signal(number, told_to_end)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, told_to_end)
     os.register_at_fork(after_in_child=be_as_usual)
 
 

@@ -96,6 +96,8 @@ def _mb(size: int) -> str:
 
 
 def _persistence(info: Info) -> Finding:
+    if info.get("loading"):  # Redis 7 switches the append-only file on when it has read it
+        return Finding("persistence", Severity.UNKNOWN, "not known while Redis loads its data", "ask again")
     if not info.get("aof_enabled"):
         says = "no append-only file: a restart of Redis forgets what came after its last snapshot, stops included"
         return warning("persistence", says, "set appendonly yes")
@@ -129,6 +131,13 @@ def _cluster(followed: bool) -> Finding:
     if followed:
         return ok("cluster", "a node of a cluster, whose fail-overs are followed")
     return warning("cluster", "a node of a cluster, whose fail-overs are not followed", "use a cluster:// URL")
+
+
+def loading(info: Info) -> Finding:
+    """That the server loads its data, and how far it is."""
+    done, left_s = info.get("loading_loaded_perc"), info.get("loading_eta_seconds")
+    says = "Redis loads its data" if done is None else f"Redis loads its data: {done} % in memory, about {left_s} s left"
+    return error("loading", says, "wait, as workers do")
 
 
 def replication(info: Info) -> Finding:

@@ -272,6 +272,19 @@ async def check_server(redis: Redis) -> list[str]:
     return [str(finding) for finding in found if finding.severity is Severity.WARNING]
 
 
+async def is_loading(redis: Redis) -> bool:
+    """Whether the server says that it loads its data. What else may be wrong with it, its next user learns."""
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S), open_connection(redis) as connection:
+            await connection.send_command("PING", check_health=False)
+            await connection.read_response()
+    except redis_errors.BusyLoadingError:
+        return True
+    except (redis_errors.RedisError, OSError, TimeoutError):
+        pass
+    return False
+
+
 class Outage:
     """Of one who connects again and again: which errors have been told since it worked last. Each try is no news."""
 

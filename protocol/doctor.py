@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import BusyLoadingError, NoPermissionError, ResponseError
 
 from . import agent_checks, checks
 from .acl import COMMANDS, Role, trial
@@ -75,22 +75,35 @@ class _Doctor:
         self._connection: Any = connection
 
     async def examine(self, keys: Keys | None) -> list[Finding]:
-        await self._ask("PING")
-        found = [await self._latency()]
         try:
-            info = await self._redis.info()
-        except NoPermissionError:
-            found.append(checks.unknown("server", "INFO"))
-        else:
-            follows = isinstance(self._redis.connection_pool, ClusterPool)
-            found += [*checks.server_findings(info, follows_cluster=follows), checks.replication(info)]
-            if info.get("aof_enabled"):
-                found.append(await self._fsync())
+            await self._ask("PING")
+        except BusyLoadingError:  # it answers little else than INFO
+            info = await self._info()
+            return [checks.loading(info or {}), *self._server(info), self._transport()]
+        found = [await self._latency()]
+        info = await self._info()
+        found += self._server(info)
+        if info is not None and info.get("aof_enabled"):
+            found.append(await self._fsync())
         found += [await self._clock(), self._transport()]
         if keys is not None:
             found.append(await self._data(keys))
         found.append(await self._access(keys))  # the last here: it may leave the connection in a MULTI
         return found
+
+    async def _info(self) -> dict[str, Any] | None:
+        """What the server says of itself, or None when this user may not ask."""
+        try:
+            info: dict[str, Any] = await self._redis.info()
+        except NoPermissionError:
+            return None
+        return info
+
+    def _server(self, info: dict[str, Any] | None) -> list[Finding]:
+        if info is None:
+            return [checks.unknown("server", "INFO")]
+        follows = isinstance(self._redis.connection_pool, ClusterPool)
+        return [*checks.server_findings(info, follows_cluster=follows), checks.replication(info)]
 
     async def _ask(self, *words: Any) -> Any:
         await self._connection.send_command(*words, check_health=False)

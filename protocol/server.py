@@ -21,6 +21,7 @@ from typing import Self
 
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError
 from redis.exceptions import RedisError as RedisPyError
 from redis.retry import Retry
 
@@ -93,6 +94,7 @@ class RedisServer:
         self._port_file = self.directory / "port"  # of the server that runs, or ran last
         self._log_file = self.directory / "redis.log"
         self._child: subprocess.Popen[bytes] | None = None
+        self._deadline = 0.0  # of a start, by the monotonic clock
         self.port = self.pid = 0
 
     @property
@@ -111,19 +113,22 @@ class RedisServer:
         """Start the server, or find the one that runs; return when it has its data and answers. A second call does nothing.
 
         Raises:
-            RedisUnavailable: no executable, it ended at once (with its last log lines), or not ready in 60 s.
+            RedisUnavailable: no executable, it ended at once (with its last log lines), or 60 s have gone by in which it was
+                neither ready nor said that it loads its data.
         """
         if self._child and self._child.poll() is not None:
             self.stop()
-        deadline = time.monotonic() + START_DEADLINE_S
+        self._deadline = time.monotonic() + START_DEADLINE_S
         while not self.pid:
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= self._deadline:
                 raise RedisUnavailable(f"a server holds {self.directory} but does not answer: {self._last_words(0)}")
-            self._find_or_spawn(deadline)
+            self._find_or_spawn()
 
     def find(self) -> bool:
-        """Use the server that runs in the directory; answer whether there is one. It starts none."""
-        return bool(self.pid) or any(map(self._ready, _ports_in(self._port_file)))
+        """Use the server that runs in the directory, even if it still loads its data; answer whether there is one. It starts
+        none.
+        """
+        return bool(self.pid) or any(self._ready(port, loaded=False) for port in _ports_in(self._port_file))
 
     def wait(self) -> bool:
         """Wait until the server has ended; answer False at once when this object did not start it."""
@@ -149,7 +154,7 @@ class RedisServer:
             self._child.kill()
         self.stop()
 
-    def _find_or_spawn(self, deadline: float) -> None:
+    def _find_or_spawn(self) -> None:
         """One attempt; it fails to find, but not for good, while another holds the directory and does not answer yet."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / "lock").open("ab") as lock:
@@ -159,20 +164,26 @@ class RedisServer:
                 if not any(map(self._ready, _ports_in(self._port_file))):
                     time.sleep(_POLL_S)
             else:
-                self._spawn(lock.fileno(), deadline)
+                self._spawn(lock.fileno())
 
-    def _ready(self, port: int) -> bool:
-        """Whether this directory's server answers at ``port`` with its data loaded; if so, it is the one of this object."""
+    def _ready(self, port: int, *, loaded: bool = True) -> bool:
+        """Whether this directory's server answers at ``port``, with its data loaded; if so, it is the one of this object."""
         with Redis("127.0.0.1", port, protocol=2, socket_timeout=_PROBE_TIMEOUT_S, retry=Retry(NoBackoff(), 0)) as client:
             try:
-                if not client.ping() or Path(client.config_get("dir")["dir"]) != self.directory:
+                if Path(client.config_get("dir")["dir"]) != self.directory:
                     return False
-                self.port, self.pid = port, int(client.info("server")["process_id"])
+                pid = int(client.info("server")["process_id"])
+                if loaded:
+                    client.ping()
+                self.port, self.pid = port, pid
                 return True
+            except BusyLoadingError:  # for as long as it takes
+                self._deadline = time.monotonic() + START_DEADLINE_S
+                return False
             except (RedisPyError, OSError, KeyError, TypeError, ValueError):  # also what is no Redis at all
                 return False
 
-    def _spawn(self, lock: int, deadline: float) -> None:
+    def _spawn(self, lock: int) -> None:
         """Start the server on the first port that it can bind; it holds ``lock`` until it ends."""
         server, words = find_server(self._executable), ""
         _refuse_downgrade(server, self.directory)
@@ -184,7 +195,7 @@ class RedisServer:
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[lock], start_new_session=True
                 )
             self._port_file.write_text(f"{port}\n")
-            while self._child.poll() is None and time.monotonic() < deadline:
+            while self._child.poll() is None and time.monotonic() < self._deadline:
                 if self._ready(port):
                     return
                 time.sleep(_POLL_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Self
 
 EARLY_S = 5.0
 LOOK_S = 0.5
-STDERR = 2
+STDOUT, STDERR = 1, 2
 
 
 class Order(Enum):
@@ -26,6 +27,9 @@ class Order(Enum):
 
 class Orders:
     """Puts into ``events`` what this process is told: SIGTERM and SIGINT are STOP, a second one FORCE, and SIGUSR1 is DUMP.
+
+    SIGHUP, unless it is ignored (``nohup``), is STOP, too, but only the first, and none is a second signal: when a terminal
+    goes, its shell and the kernel both say so, and at a logout the service manager as well.
 
     A parent gives its orders over a socket, ``lifeline``, whose other end it alone holds: when it dies, however it dies, the
     socket is at its end, and that is STOP. A STOP of the parent and one of the operating system are not two signals: a service
@@ -40,11 +44,14 @@ class Orders:
         self.events: SimpleQueue[object] = SimpleQueue()
         self.lifeline = lifeline
         self._begun = False
+        self._told = False
         self._signals = 0
         self._pid = os.getpid()
 
     def __enter__(self) -> Self:
-        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+        numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
         self._before = {number: signal.signal(number, self._signalled) for number in numbers}
         if self.lifeline is not None:
             os.set_inheritable(self.lifeline, False)
@@ -81,8 +88,14 @@ class Orders:
         if number == signal.SIGUSR1:
             self._put(Order.DUMP)
             return
-        self._signals += 1
-        self.events.put(Order.STOP if self._signals == 1 else Order.FORCE)
+        first, self._told = not self._told, True
+        if number == signal.SIGHUP:
+            _leave_terminal()
+            if not first:
+                return
+        else:
+            self._signals += 1
+        self.events.put(Order.STOP if self._signals <= 1 else Order.FORCE)
         if not self._begun:
             if self._signals > 1:
                 os._exit(1)
@@ -100,6 +113,8 @@ class Orders:
         self._ordered(Order.STOP)
 
     def _ordered(self, order: Order) -> None:
+        if order is Order.STOP:
+            _leave_terminal()  # may be why: this process has a session of its own, and hears of no terminal
         self._put(order)
         if self._begun or order is Order.DUMP:
             return
@@ -118,6 +133,18 @@ class Orders:
     def _give_up(self) -> None:
         if not self._begun:
             os._exit(0)
+
+
+def _leave_terminal() -> None:
+    """If the terminal is gone, what is printed from here on is lost, instead of an OSError in a cycle that may still finish."""
+    for number in (STDOUT, STDERR):
+        try:
+            os.get_terminal_size(number)
+        except OSError as error:
+            if error.errno == errno.EIO:  # else it is none, or closed
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, number)
+                os.close(nowhere)
 
 
 def _read(lifeline: int) -> bytes:

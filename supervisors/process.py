@@ -127,9 +127,10 @@ _dumping, _dumps = threading.Lock(), threading.BoundedSemaphore(2)  # one that i
 def run_process(system: Runnable, grace: timedelta = DEFAULT_GRACE, orders: Orders | None = None) -> ExitCode:
     """Run ``system`` until it ends or the process is told to; answer the exit code, and say on stderr why if it is not 0.
 
-    The first SIGTERM or SIGINT stops the system with ``grace``; the second gives up at once, with FAILED; SIGUSR1 has it say on
-    stderr what it is doing. Call it on the main thread, where Python handles signals. ``orders``, if entered before, tells what
-    came until now. systemd, if it asks to be notified, or the parent of several workers is told how it is.
+    The first SIGTERM, SIGINT or SIGHUP stops the system with ``grace``; a second SIGTERM or SIGINT gives up at once, with
+    FAILED; SIGUSR1 has it say on stderr what it is doing. Call it on the main thread, where Python handles signals.
+    ``orders``, if entered before, tells what came until now. systemd, if it asks to be notified, or the parent of several
+    workers is told how it is.
     """
     with contextlib.ExitStack() as stack:
         orders = orders or stack.enter_context(Orders())
@@ -215,8 +216,8 @@ def _spawn(work: Callable[..., None], *args: Any) -> None:
 class Exit:
     """The end of this process, 5 s after it is called at the latest, whatever the agent's code leaves running.
 
-    Threads are waited for and atexit functions run as usual within that time, until Ctrl-C or SIGTERM. Make it before the
-    agent's code is imported: of the atexit functions, the first registered is the last to run.
+    Threads are waited for and atexit functions run as usual within that time, until Ctrl-C, SIGTERM or SIGHUP. Make it before
+    the agent's code is imported: of the atexit functions, the first registered is the last to run.
     """
 
     def __init__(self) -> None:
@@ -225,7 +226,7 @@ class Exit:
 
     def __call__(self, code: int) -> NoReturn:
         self._code = code
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, lambda *_: os._exit(code))
         deadline = threading.Timer(EXIT_S, os._exit, (code,))

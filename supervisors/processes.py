@@ -150,7 +150,8 @@ class Processes:
         """Start all, and return when all have ended. Call it on the main thread, in a process that has no other children whose
         end anybody waits for: it takes notice of all of them, so that none becomes a zombie, not even one that it inherits.
 
-        The first SIGTERM or SIGINT lets the workers drain, the second forces them, SIGUSR1 is passed on.
+        The first SIGTERM, SIGINT or SIGHUP lets the workers drain, a second SIGTERM or SIGINT forces them. SIGUSR1 is
+        passed on.
         """
         events = self._orders.events
         before = signal.signal(signal.SIGCHLD, lambda *_: events.put(_ChildEnded()))

@@ -11,11 +11,29 @@ import pytest
 from greenroom.protocol.server import RedisServer
 
 from helpers import unique
+from started import end_started, how_many, keep, keep_in
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that: the tests that press Ctrl-C need it as it is
-# in the foreground, wherever they run.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+keep()
+
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and children inherit that: the tests that press Ctrl-C
+# or close a terminal need them as they are in the foreground, wherever they run.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_outlives_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The keeper also knows where the servers of this run are."""
+    keep_in(tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(autouse=True)
+def nothing_outlives_its_test() -> Iterator[None]:
+    """What a test has started is ended with it, also when it fails; not what the fixtures of its module had started before."""
+    before = how_many()
+    yield
+    end_started(before)
 
 
 @pytest.fixture(scope="session")

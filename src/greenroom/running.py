@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -9,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from .protocol.connect import connect, without_password
+from .protocol.connect import back_off, connect, is_loading, without_password
 from .protocol.errors import InvalidRequest, RedisUnavailable
 from .protocol.keys import Keys
 from .protocol.log import bound, log
@@ -83,6 +84,23 @@ def _kept_running(server: RedisServer) -> Iterator[None]:
         over.set()
         with lock:  # not in the middle of a start
             pass
+
+
+def wait_loaded(url: str, agent: str) -> None:
+    """Wait for as long as the Redis there loads its data: it was reached, and will do. All else the start tells."""
+    asyncio.run(_wait_loaded(url, Keys(agent).root))
+
+
+async def _wait_loaded(url: str, root: str) -> None:
+    redis, looks = connect(url, root), 0
+    try:
+        while await is_loading(redis):
+            if not looks:
+                log.warning("redis.loading")
+            await back_off(looks)
+            looks += 1
+    finally:
+        await redis.aclose()
 
 
 @contextlib.contextmanager

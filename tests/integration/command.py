@@ -21,6 +21,8 @@ from greenroom import Client
 from greenroom.cli import execute
 from integration.agents import wait_output
 
+from started import Started
+
 WAIT_S = 60.0
 SOURCES = str(Path(__file__).parents[2] / "src")
 
@@ -36,7 +38,7 @@ class Process:
         environment: Mapping[str, str] | None = None,
         before_exec: Callable[[], object] | None = None,
     ) -> None:
-        self._process = subprocess.Popen(
+        self._process = Started(
             # -P: only greenroom itself may put the current directory on the path, as when it is started as a script
             [sys.executable, "-P", "-m", "greenroom", command, *arguments],
             cwd=folder,

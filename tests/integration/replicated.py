@@ -18,6 +18,7 @@ from greenroom.protocol.server import find_server
 from integration.agents import eventually
 
 from helpers import free_port
+from started import Started
 
 NAME = "rooms"
 QUORUM = 2
@@ -59,7 +60,7 @@ class Node:
 
     def start(self) -> None:
         command = [str(self._executable), str(self._config), *self._options]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._process = Started(command, stdin=subprocess.DEVNULL, start_new_session=True)
         eventually(self._answers, f"the server on port {self.port} answers")
 
     def _answers(self) -> bool:

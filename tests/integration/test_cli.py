@@ -25,6 +25,7 @@ from integration.command import Shell, all_of
 from integration.conftest import Running
 
 from helpers import unique
+from started import Started
 
 GREENROOM = [sys.executable, "-m", "greenroom"]
 
@@ -116,7 +117,7 @@ def test_ask_with_json_prints_each_output_as_it_comes(
 ) -> None:
     running(director.agent())
     command = [*GREENROOM, "ask", "42", "wait", "--json", "--agent", agent, "--redis", redis_url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+    with Started(command, stdout=subprocess.PIPE, text=True) as asking:
         try:
             assert asking.stdout is not None
             run = director.run("42")
@@ -136,7 +137,7 @@ def test_ask_shows_the_answer_on_a_terminal_as_it_comes(
     running(director.agent())
     ours, theirs = pty.openpty()
     command = [*GREENROOM, "ask", "42", "wait", "--agent", agent, "--redis", redis_url]
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as asking:
+    with Started(command, stdout=theirs, stderr=subprocess.PIPE, text=True) as asking:
         try:
             run, shown = director.run("42"), ""
             for word in ("Let ", "me see"):
@@ -412,7 +413,7 @@ def test_tail_says_by_which_signal_a_cycle_ended_and_how_it_failed(
 def test_tail_follows_until_ctrl_c(agent: str, redis_url: str, running: Running, director: Director, client: Client) -> None:
     running(director.agent())
     command = [*GREENROOM, "tail", "42", "--follow", "--json", "--agent", agent, "--redis", redis_url]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+    with Started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
         try:
             assert tail.stdout is not None
             for word in ("one", "two"):

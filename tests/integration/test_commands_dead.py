@@ -17,6 +17,8 @@ from integration.agents import Director, eventually, wait_event
 from integration.command import Shell
 from integration.conftest import Running
 
+from started import Started
+
 
 @pytest.fixture
 def letters(client: Client, running: Running, director: Director) -> list[DeadLetter]:
@@ -136,7 +138,7 @@ def test_a_person_is_asked_and_sees_how_far_it_is(
     ours, theirs = terminal
     command = [sys.executable, "-m", "greenroom", "dead", "requeue", "--all", "--agent", agent, "--redis", redis_url]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True) as asking:
+    with Started(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True) as asking:
         try:
             shown = ""
             while "put back 3 dead letters? [y/N]" not in shown:

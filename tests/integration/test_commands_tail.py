@@ -16,6 +16,8 @@ from integration.agents import Director, eventually, wait_event
 from integration.command import Shell
 from integration.conftest import Running
 
+from started import Started
+
 GREENROOM = [sys.executable, "-m", "greenroom"]
 
 
@@ -113,7 +115,7 @@ def test_events_and_signals_are_followed_until_ctrl_c(
         entry = json.loads(line)
         return str(entry.get("cid") or entry["details"]["cid"])
 
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
+    with Started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as following:
         try:
             assert following.stdout is not None
             before = ["c-2"] if last else ["c-1", "c-2"]

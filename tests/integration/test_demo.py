@@ -16,6 +16,8 @@ import pytest
 
 from greenroom import Kind, Output
 
+from started import Started
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 DEADLINE_S = 110
@@ -23,7 +25,7 @@ DEADLINE_S = 110
 
 def start_demo(folder: Path) -> subprocess.Popen[str]:
     env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8"}
-    return subprocess.Popen(
+    return Started(
         [sys.executable, "-m", "demo"], cwd=EXAMPLES, env=env, stdout=subprocess.PIPE, encoding="utf-8", start_new_session=True
     )
 

@@ -23,6 +23,7 @@ from integration.conftest import Running
 from pages import block, blocks, rows
 
 from helpers import unique
+from started import Started
 
 PAGE = "docs/embedding.md"
 THE_AGENT, THE_WAITING, THE_SERVER = (
@@ -65,7 +66,7 @@ def started(folder: Path, program: str, name: str = "program.py") -> subprocess.
     (folder / name).write_text(program)
     environment = {**os.environ, "PYTHONPATH": SOURCES}
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, name], cwd=folder, env=environment, **pipes)
+    return Started([sys.executable, name], cwd=folder, env=environment, **pipes)
 
 
 def printed(process: subprocess.Popen[str]) -> str:

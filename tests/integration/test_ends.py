@@ -18,6 +18,8 @@ from integration.command import SOURCES, WAIT_S, all_of
 from integration.conftest import Running
 from integration.interrupting import Presses, complaints_of
 
+from started import Started
+
 CROSSINGS = ("sync_client.py", "crossing.py", "actors/loop.py")
 
 
@@ -25,7 +27,7 @@ class Ending:
     """A script that says a line when it is ready to be ended."""
 
     def __init__(self, *words: str, path: str = SOURCES, stderr: int = subprocess.PIPE) -> None:
-        self._process = subprocess.Popen(
+        self._process = Started(
             [sys.executable, "-P", *words],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
@@ -157,7 +159,7 @@ print("goes on", flush=True)
     assert Ending("-c", script).ended() == (130, "", "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_a_process_ends_lets_it_end_at_once_with_its_code(number: signal.Signals) -> None:
     script = """
 import atexit, time

@@ -23,6 +23,8 @@ from integration.command import Process
 from integration.conftest import Running
 from integration.isolated_agents import lives, wait_begun, wait_gone
 
+from started import Started
+
 ROOT = Path(__file__).parents[2]
 PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]), "PYTHONUNBUFFERED": ""}
 MAIN = ROOT / "tests" / "integration" / "isolated_main.py"
@@ -56,7 +58,7 @@ with ActorSystem(App, agent=sys.argv[2], redis=sys.argv[1]):
 def program(*words: str) -> Iterator[subprocess.Popen[str]]:
     """isolated_main.py, once it has started; ended by the end of its stdin."""
     command, pipe = [sys.executable, *words], subprocess.PIPE
-    with subprocess.Popen(command, env={**os.environ, **PATHS}, stdin=pipe, stdout=pipe, text=True) as worker:
+    with Started(command, env={**os.environ, **PATHS}, stdin=pipe, stdout=pipe, text=True) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "started\n"
         try:

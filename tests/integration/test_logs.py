@@ -27,6 +27,8 @@ from integration.agents import WAIT_S, Director, eventually, wait_event
 from integration.command import SOURCES, Process
 from integration.conftest import Running
 
+from started import Started
+
 SECRET = "hunter2-in-the-message"
 PASSWORD = "pw-alpha/pw-beta#pw-gamma"
 NO_TIME = timedelta(0)
@@ -162,7 +164,7 @@ def test_a_terminal_gets_the_console_format(
     (tmp_path / "app.py").write_text(APP)
     inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     leader, follower = pty.openpty()
-    process = subprocess.Popen(
+    process = Started(
         [sys.executable, "-P", "-m", "greenroom", "run", "app:Fails", "--agent", agent, "--redis", redis_url],
         cwd=tmp_path,
         env={**inherited, "PYTHONPATH": SOURCES, **environment},

@@ -388,8 +388,8 @@ def test_a_child_ignores_that_it_is_told_to_end_but_not_what_it_forks(running: R
     running(agents.Pair)
     client.send("1", ["wait for a file", str(tmp_path / "go")])
     [pid] = wait_begun(client, "1")
-    os.kill(pid, signal.SIGTERM)
-    os.kill(pid, signal.SIGINT)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(pid, number)
     assert client.ask("2", "end a fork") == signal.SIGTERM
     (tmp_path / "go").touch()
     assert wait_output(client, "1", lambda output: output.kind is Kind.REPLY).body == "went"

@@ -28,6 +28,8 @@ from greenroom.supervisors.restart import RestartPolicy
 from integration.agents import eventually
 from integration.command import Process, begun, embedded_url
 
+from started import children
+
 APP = """
 import asyncio, os, pathlib, subprocess, sys
 from greenroom import Agent, Backoff
@@ -98,17 +100,6 @@ def ended(pid: int) -> bool:
     except ProcessLookupError:
         return True
     return False
-
-
-def children(pid: int) -> dict[int, str]:
-    """The states of a process's children, by their ids."""
-    states = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-            if int(parent) == pid:
-                states[int(stat.parent.name)] = state
-    return states
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")

@@ -24,6 +24,7 @@ from integration.command import Process, wrapped
 from pages import block
 
 from helpers import unique
+from started import Started
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -199,7 +200,7 @@ def folder(support: Path) -> Iterator[Path]:
 def _follow(line: str, folder: Path, env: Mapping[str, str]) -> str:
     """What a command that never ends by itself has said once it has shown two replies; it is ended by Ctrl-C."""
     said: list[str] = []
-    with subprocess.Popen(["sh", "-c", line], cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as process:  # noqa: S607
+    with Started(["sh", "-c", line], cwd=folder, env=env, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             while sum("\treply\t" in row for row in said) < 2:

@@ -31,6 +31,8 @@ from greenroom.protocol.store import Answer, Store, Terms
 from integration.agents import WAIT_S, Director, StoreGate, abandon, events, eventually, settled, wait_event, wait_output
 from integration.conftest import Running
 
+from started import Started
+
 SHORT, LONG = timedelta(seconds=1), timedelta(seconds=300)
 
 
@@ -43,7 +45,7 @@ class WorkerProcess:
     def __init__(self, url: str, agent: str, name: str, lease: timedelta) -> None:
         script = Path(__file__).with_name("worker_main.py")
         source = str(Path(greenroom.__file__).parents[1])
-        self.child = subprocess.Popen(
+        self.child = Started(
             [sys.executable, str(script), url, agent, name, str(lease.total_seconds())],
             env={**os.environ, "PYTHONPATH": source},
             stdin=subprocess.PIPE,

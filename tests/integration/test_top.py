@@ -32,6 +32,7 @@ from integration.command import Shell
 from integration.conftest import Running
 
 from helpers import lasting_server
+from started import Started
 
 HOUR = timedelta(hours=1)
 A_THOUSAND_A_SECOND = """
@@ -249,7 +250,7 @@ class Terminal:
         environment = {**os.environ, "TERM": "xterm-256color"}
         for name in ("COLUMNS", "LINES"):
             environment.pop(name, None)
-        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+        self.process: subprocess.Popen[bytes] = Started(
             command,
             env=environment,
             stdin=self._theirs,

@@ -66,6 +66,10 @@ def test_a_server_as_it_should_be_is_found_so_and_a_worker_starts_without_a_warn
     assert started_on(GOOD) == []
 
 
+def test_a_server_that_loads_its_data_is_not_taken_for_one_without_an_append_only_file() -> None:
+    assert started_on({**GOOD, "loading": 1, "aof_enabled": 0}) == []
+
+
 @pytest.mark.parametrize("version", ["6.2.14", "7.0", "7.2.4", "8.10.1", "10.0.0"])
 def test_a_version_that_is_new_enough_is_fine(version: str) -> None:
     assert started_on({**GOOD, "redis_version": version}) == []

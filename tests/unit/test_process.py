@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -95,6 +96,43 @@ def test_a_signal_before_anything_has_begun_interrupts_and_is_not_forgotten() ->
             signal.raise_signal(signal.SIGTERM)
         orders.begin()
         assert orders.events.get() is Order.STOP
+
+
+@pytest.fixture
+def hang_up() -> Iterator[None]:
+    """SIGHUP as it is by default, and again what it was at the end."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_up")
+def test_a_terminal_that_goes_is_a_stop_once_and_never_a_second_signal() -> None:
+    with Orders() as orders:
+        orders.begin()
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.raise_signal(number)
+        assert [orders.events.get() for _ in range(3)] == [Order.STOP, Order.STOP, Order.FORCE]
+        assert orders.events.empty()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("hang_up")
+def test_a_terminal_that_goes_before_anything_has_begun_interrupts_once() -> None:
+    with Orders() as orders:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+        assert orders.events.get() is Order.STOP
+        assert orders.events.empty()
+
+
+@pytest.mark.usefixtures("hang_up")
+def test_a_hang_up_that_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with Orders():
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 def test_orders_of_the_parent_do_not_count_as_signals_and_its_death_is_a_stop() -> None:

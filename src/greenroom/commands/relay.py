@@ -10,7 +10,7 @@ from ..app_path import load_function
 from ..logs import LogLevel, configure_logging
 from ..options import AgentName, ChosenFormat, ChosenLevel, Embedded, RedisUrl
 from ..protocol.log import bound
-from ..running import seconds, using, warn_of_password
+from ..running import seconds, using, wait_loaded, warn_of_password
 from ..supervisors.orders import Orders
 from ..supervisors.process import ExitCode, run_process
 from ..supervisors.relay import Relay
@@ -35,7 +35,9 @@ def relay(
     log_level: ChosenLevel = LogLevel.INFO,
     log_format: ChosenFormat = None,
 ) -> int:
-    """Hand each output of the agent's rooms to a function, until SIGTERM or Ctrl-C; a second one forces it to end.
+    """Hand each output of the agent's rooms to a function, until SIGTERM or Ctrl-C, or until its terminal goes.
+
+    A second SIGTERM or Ctrl-C forces it to end.
 
     The function is called with the room and the output. What it raises is tried again with back-off, for ever.
     """
@@ -48,6 +50,7 @@ def relay(
             with using(server_of(redis, embedded)) as url:
                 relay = Relay(agent, deliver, redis=url, name=name, max_rooms=max_rooms, lease=lease_period)
                 with bound(agent=agent, relay=name):
+                    wait_loaded(url, agent)
                     return run_process(relay, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to finish
         return ExitCode.OK

@@ -12,7 +12,7 @@ from ..keeping import retention_of
 from ..logs import LogLevel, configure_logging
 from ..options import AgentName, ChosenFormat, ChosenLevel, Embedded, RedisUrl, option
 from ..protocol.log import bound
-from ..running import metrics_words, option_words, run_parent, seconds, serving_metrics, using, warn_of_password
+from ..running import metrics_words, option_words, run_parent, seconds, serving_metrics, using, wait_loaded, warn_of_password
 from ..supervisors.orders import Orders
 from ..supervisors.process import ExitCode, label_stderr, run_process
 from ..supervisors.processes import worker_names
@@ -65,7 +65,9 @@ def run(
     ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> int:
-    """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C; a second one forces it to end.
+    """Run a supervisor process: it works for the agent until SIGTERM or Ctrl-C, or until its terminal goes.
+
+    A second SIGTERM or Ctrl-C forces it to end.
 
     SIGUSR1 has it write all threads, tasks and rooms to stderr.
     """
@@ -106,6 +108,7 @@ def run(
                     probes=probes,
                 )
                 with bound(agent=agent, worker=system.name), serving_metrics(system, metrics, metrics_host):
+                    wait_loaded(url, agent)
                     return run_process(system, period, orders)
     except KeyboardInterrupt:  # told to end before there was anything to drain
         return ExitCode.OK

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from greenroom.protocol.server import RedisServer
 
@@ -14,6 +15,12 @@ from helpers import unique
 from started import end_started, how_many, keep, keep_in
 
 keep()
+
+# The same examples in each run: who changes nothing there is not refused for a new one; `--hypothesis-profile explore` tries
+# many others. No time limit: a busy machine stands still for longer than any.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("explore", settings.get_profile("same"), derandomize=False, max_examples=5000)
+settings.load_profile("same")
 
 # A shell starts background jobs with SIGINT ignored, nohup with SIGHUP, and children inherit that: the tests that press Ctrl-C
 # or close a terminal need them as they are in the foreground, wherever they run.

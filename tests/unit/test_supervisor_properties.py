@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pykka
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from greenroom import Backoff, BudgetSpent, ChildSpec, RestartPolicy, Strategy, Supervisor
@@ -138,7 +138,7 @@ def end(ref: pykka.ActorRef[Any], how: str) -> None:
         ref.tell(ValueError("fails") if how == "exception" else SystemExit(1))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400)
 @given(tree=TREE, failures=FAILURES)
 def test_a_tree_does_what_its_model_says(tree: Node, failures: list[tuple[int, str]]) -> None:
     """row 43: order of start and stop, never more restarts than the intensity, a spent budget always escalates"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -50,7 +50,6 @@ def test_columns_that_say_nothing_are_left_out_but_the_first() -> None:
 TEXT = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=30)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rows=st.lists(st.tuples(TEXT, TEXT, TEXT, TEXT, TEXT), max_size=5), width=st.integers(20, 120))
 @example(rows=[("0", "0", "0", "0", "\U0001bc9d")], width=20)
 def test_no_row_is_wider_than_the_terminal_and_none_is_lost(rows: list[tuple[str, ...]], width: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -331,7 +331,6 @@ def test_help_fits_a_small_terminal_and_any_key_closes_it() -> None:
     assert "ROOM" in plain(v, 80, 24)[6]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     width=st.integers(1, 250), height=st.integers(1, 60), rooms=st.integers(0, 80), keys=st.text("jk/?s0123ipPx", max_size=6)
 )
@@ -405,7 +404,6 @@ def test_an_escape_is_one_when_nothing_follows(begun: bytes, keys: list[str]) ->
     assert keyboard.flush() == []
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.binary(max_size=40), max_size=20))
 def test_whatever_arrives_is_read_and_no_sequence_waits_for_ever(parts: list[bytes]) -> None:
     keyboard = Keyboard()

@@ -178,7 +178,7 @@ class World:
             self.handle(others[act])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.tuples(ACTS, WORDS), max_size=60), st.booleans())
 def test_whatever_happens_one_operation_at_a_time_and_each_grant_started_once_at_the_most(
     acts: list[tuple[str, str]], hooks: bool
@@ -198,7 +198,7 @@ def test_whatever_happens_one_operation_at_a_time_and_each_grant_started_once_at
     assert world.ended
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(ACTS, WORDS), max_size=40))
 def test_no_entry_that_was_handed_over_is_forgotten(acts: list[tuple[str, str]]) -> None:
     """row 26: unless it drains or crashes, a room does not end before it has claimed the newest entry."""

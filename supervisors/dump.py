@@ -142,9 +142,15 @@ def _threads() -> list[str]:
 
 
 def stack_of(ident: int | None, depth: int = DEPTH) -> list[str]:
-    """Where the thread with this id stands: lines of its ``depth`` innermost frames, the innermost last."""
+    """Where the thread with this id stands: lines of its ``depth`` innermost frames, the innermost last. Of one that runs an
+    event loop, where the callback stands that the loop runs.
+    """
     frame = sys._current_frames().get(ident or 0)
-    return _stack(_frames(frame), depth) if frame is not None else []
+    if frame is None:
+        return []
+    frames = _frames(frame)
+    callback = next((n for n, each in enumerate(frames, 1) if each.f_code is asyncio.Handle._run.__code__), 0)
+    return _stack(frames[callback:], depth)
 
 
 def _frames(innermost: FrameType) -> list[FrameType]:

@@ -136,6 +136,7 @@ def test_the_warning_names_room_and_task_and_shows_the_stack_once(
     first, *stack = told.splitlines()
     cycle = f"room=room-1 message={run.message.id} attempt=1 ticket={run.ticket}"
     assert f" worker={system.name} {cycle} task=greenroom-cycle-{run.ticket} blocked_s=" in first
+    assert "greenroom/actors/runner.py" in stack[0], "not how a thread comes to run a loop, and the loop a callback"
     assert any("agents.py" in line and "in _obey" in line for line in stack)
     assert any("test_loop_watch.py" in line and "in hold_the_loop" in line for line in stack)
     assert "self.go.wait(2 * WAIT_S)" in told

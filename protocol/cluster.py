@@ -12,6 +12,7 @@ from redis.asyncio.sentinel import MasterNotFoundError, SentinelManagedConnectio
 from redis.crc import key_slot
 
 from .primary import PrimaryPool
+from .resets import guarded
 
 Address = tuple[str, int]
 
@@ -89,7 +90,7 @@ class Nodes:
         """Which nodes have which slots, as this one believes; nothing when it knows that it is cut off."""
         if address not in self._clients:
             host, port = address
-            self._clients[address] = Redis(host=host, port=port, **self._options)
+            self._clients[address] = guarded(Redis(host=host, port=port, **self._options))
         client: Any = self._clients[address]
         state = await client.execute_command("CLUSTER", "INFO")
         rows: list[Any] = await client.execute_command("CLUSTER", "SLOTS") if b"cluster_state:ok" in state else []

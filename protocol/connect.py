@@ -21,6 +21,7 @@ from .checks import Severity, server_findings
 from .cluster import ClusterPool, is_elsewhere
 from .errors import InvalidRequest, RedisError, RedisRefused, RedisUnavailable
 from .primary import PrimaryPool
+from .resets import guarded
 
 DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 CONNECT_TIMEOUT_S = 5.0
@@ -95,7 +96,7 @@ def connect(url: str, key: str = "") -> Redis:
         "decode_responses": False,
     }
     try:
-        redis = _connect(url, options, key)
+        redis = guarded(_connect(url, options, key))
         _try_options(redis)
         return redis
     except (ValueError, TypeError, OSError, redis_errors.RedisError) as error:
@@ -137,6 +138,8 @@ def _connect_sentinel(rest: str, options: dict[str, Any], tls: dict[str, Any]) -
     if not re.fullmatch(r"[^?#/]+", name) or not re.fullmatch(r"[0-9]*", db):
         raise ValueError("want /<name of the primary>, or /<name>/<number of the database>")
     asked = Sentinel(sentinels, sentinel_kwargs={**_asking(), **tls})  # type: ignore[no-untyped-call]
+    for sentinel in asked.sentinels:
+        guarded(sentinel)
     return Redis.from_pool(PrimaryPool(unquote(name), asked, **options, **access, db=int(db or 0), **tls))
 
 

@@ -244,14 +244,17 @@ class AsyncClient(AsyncReads):
 
         Raises:
             InvalidName, InvalidRequest: there can be no such room or message.
-            MessageProcessing: a cycle runs on it: interrupt it.
+            MessageProcessing: a cycle runs on it: interrupt it. Or was stopped, and its code has not ended yet: try again.
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
         request = self._store.discard(check_room(room), _check_message(message), uuid.uuid4().hex, ttl_s=self._known_s)
         answer, short = await _durably(request)
         if answer.word == "processing":
-            raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
+            now = "is being processed: interrupt it instead"
+            if answer.detail:  # an interrupt would be of no effect
+                now = f"is still in a cycle that a signal ends ({answer.detail}): try again when its code has ended"
+            raise MessageProcessing(f"message {message} of room {room} {now}")
         if answer.word == "unknown":
             raise NotFound(f"room {room} has no message {message} waiting")
         _confirmed(None, short)

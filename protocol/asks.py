@@ -7,13 +7,19 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
 from typing import Any, TypeVar
 
-from .errors import AskTimeout, DeadLettered, Discarded, Interrupted, NoReply
+from .errors import AskTimeout, DeadLettered, Discarded, Interrupted, InvalidRequest, NoReply
 from .keys import check_room
 from .outbox import Outbox
 from .records import Kind, Output
 from .store import Enqueued
 
 T = TypeVar("T")
+
+
+def check_timeout(timeout: object) -> None:
+    """Raises InvalidRequest, unless these are seconds for which can be waited."""
+    if not isinstance(timeout, int | float) or not timeout >= 0:
+        raise InvalidRequest(f"timeout: want seconds, 0 or more, got {timeout!r}")
 
 
 async def outputs_of(
@@ -26,6 +32,8 @@ async def outputs_of(
     it has one.
     """
     check_room(outbox.room)
+    if timeout is not None:
+        check_timeout(timeout)
     deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
     late = f"Redis has not answered within {timeout} s: the message may or may not be queued"
     async with AsyncExitStack() as stack:

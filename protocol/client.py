@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine
 from typing import Any, Literal, Self, TypeVar, overload
 
 from . import codec, waiting
-from .asks import outputs_of, reply_of
+from .asks import check_timeout, outputs_of, reply_of
 from .connect import DEFAULT_REDIS as DEFAULT_REDIS
 from .connect import connect
 from .errors import Conflict, GreenroomError, InvalidRequest, MessageProcessing, NotFound, NotReplicated, QueueFull, RelayRuns
@@ -100,8 +100,7 @@ class AsyncClient(AsyncReads):
         self._keys = Keys(agent)
         if durability is not None and not isinstance(durability, Durability):
             raise InvalidRequest(f"durability: want a Durability or None, got {durability!r}")
-        if not isinstance(timeout, int | float) or not timeout >= 0:
-            raise InvalidRequest(f"timeout: want seconds, 0 or more, got {timeout!r}")
+        check_timeout(timeout)
         if not isinstance(queue_limit, int) or isinstance(queue_limit, bool) or queue_limit < 1:
             raise InvalidRequest(f"queue_limit: want a whole number of 1 or more, got {queue_limit!r}")
         self._durability = durability
@@ -128,6 +127,8 @@ class AsyncClient(AsyncReads):
         """Close both connections, for good; calls that still wait, and later ones, fail with a GreenroomError. It is no
         RedisUnavailable, but for what was asked of Redis and is not answered yet: to repeat it is of no use.
         """
+        if self._opened is not None:
+            self._opened[0].pipeline.check_loop()
         self._closed = True
         if self._opened is not None:
             store, wakeups = self._opened
@@ -244,14 +245,17 @@ class AsyncClient(AsyncReads):
 
         Raises:
             InvalidName, InvalidRequest: there can be no such room or message.
-            MessageProcessing: a cycle runs on it: interrupt it.
+            MessageProcessing: a cycle runs on it: interrupt it. Or was stopped, and its code has not ended yet: try again.
             NotFound: it is not in the queue.
             NotReplicated: with ``durability``: it was dropped, and may come back.
         """
         request = self._store.discard(check_room(room), _check_message(message), uuid.uuid4().hex, ttl_s=self._known_s)
         answer, short = await _durably(request)
         if answer.word == "processing":
-            raise MessageProcessing(f"message {message} of room {room} is being processed: interrupt it instead")
+            now = "is being processed: interrupt it instead"
+            if answer.detail:  # an interrupt would be of no effect
+                now = f"is still in a cycle that a signal ends ({answer.detail}): try again when its code has ended"
+            raise MessageProcessing(f"message {message} of room {room} {now}")
         if answer.word == "unknown":
             raise NotFound(f"room {room} has no message {message} waiting")
         _confirmed(None, short)

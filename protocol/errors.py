@@ -40,7 +40,7 @@ class QueueFull(GreenroomError):
 
 
 class MessageProcessing(GreenroomError):
-    """A cycle runs on the message: interrupt it instead of discarding it."""
+    """A cycle runs on the message: interrupt it instead of discarding it. After a stop: try again when its code has ended."""
 
 
 class RelayRuns(GreenroomError):

@@ -94,13 +94,16 @@ def failed(error: BaseException | None) -> dict[str, Any]:
     return {"error": error} if isinstance(error, RedisError) else {"exc_info": error}
 
 
-def told(error: BaseException) -> dict[str, Any]:
+def told(error: BaseException, *, known: bool = False) -> dict[str, Any]:
     """The fields of a line for an error of the user's code: its type, and the places in the code that it came through.
 
     Not what it says, which may be a part of a message: that is only for who has asked for level DEBUG.
+    ``known``: the places have been told of the error before it, of the same type.
     """
     if _LOGGER.isEnabledFor(logging.DEBUG):
         return {"error": type(error).__name__, "exc_info": error}
+    if known:
+        return {"error": type(error).__name__}
     return {"error": type(error).__name__, "stack": _places(error)}
 
 

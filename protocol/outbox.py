@@ -32,6 +32,7 @@ class Outbox:
     def watch(self) -> AbstractAsyncContextManager[asyncio.Event]:
         """An event that is set whenever there may be something new: a hint for ``follow`` and ``follow_message``."""
         store, wakeups = self._opened()
+        store.pipeline.check_loop()
         return wakeups.watch(store.keys.outbox(self.room))
 
     async def read(self, start: str) -> AsyncIterator[Output]:

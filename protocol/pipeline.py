@@ -128,6 +128,7 @@ class Pipeline:
     def _send(
         self, words: tuple[Word, ...], decode: Callable[[Any], Any] | None, *, durable: bool = False
     ) -> asyncio.Future[Any]:
+        self.check_loop()
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         if self._closed:
@@ -138,6 +139,11 @@ class Pipeline:
             self._task = loop.create_task(self._keep_connected(), name="greenroom-pipeline")
         self._wake.set()
         return reply
+
+    def check_loop(self) -> None:
+        """Raises GreenroomError on another event loop than that of the first request, where nothing would ever be answered."""
+        if self._task is not None and self._task.get_loop() is not asyncio.get_running_loop():
+            raise GreenroomError("this client is in use on another event loop: make one for each loop")
 
     async def close(self) -> None:
         """Close the connection; what still waits fails with RedisUnavailable."""

@@ -230,4 +230,7 @@ def _refuse_downgrade(server: Path, directory: Path) -> None:
     if (directory / "appendonlydir").is_dir():
         version = subprocess.run([server, "--version"], capture_output=True, text=True, check=False).stdout
         if " v=6." in version:
-            raise RedisUnavailable(f"the data in {directory} was written by Redis 7 or newer, and {server} is older")
+            raise RedisUnavailable(
+                f"the data in {directory} was written by Redis 7 or newer, and {server} is older: "
+                "name a newer redis-server by GREENROOM_REDIS_SERVER"
+            )

@@ -43,7 +43,8 @@ def why(status: RoomStatus, agent: AgentStatus, workers: Sequence[WorkerStatus],
         return f"no worker of the agent {agent.agent} is running"
     if status.phase is Phase.BACKOFF:
         at = f"at {_time(status.retry_at)}" if status.retry_at is not None else "soon"
-        return f"{_before(status, message)}attempt {status.attempt} failed ({status.last_error}), and it is tried again {at}"
+        failed = f"attempt {status.attempt} failed" if status.attempt else "it cannot be begun"  # no attempt was charged
+        return f"{_before(status, message)}{failed} ({status.last_error}), and it is tried again {at}"
     return "no worker has taken the room yet" + (f" ({status.last_error})" if status.last_error else "")
 
 

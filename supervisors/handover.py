@@ -108,6 +108,7 @@ class _Room:
     again: bool = False  # there may be more since it was asked for
     failing: str = ""  # the output that the function did not take
     tries: int = 0  # of that
+    error: type[BaseException] | None = None  # what the last of them raised
 
 
 class _Term:
@@ -277,10 +278,11 @@ class _Term:
 
     def _try_later(self, name: str, room: _Room, output: str, error: BaseException) -> None:
         room.tries = room.tries + 1 if room.failing == output else 1
-        room.failing = output
+        known = room.tries > 1 and room.error is type(error)
+        room.failing, room.error = output, type(error)
         delay_s = self._duty.retry.delay_s(room.tries)
         about = {"room": name, "output": output, "tries": room.tries}
-        log.warning("relay.failed", **about, retry_in_s=round(delay_s, 3), **told(error))
+        log.warning("relay.failed", **about, retry_in_s=round(delay_s, 3), **told(error, known=known))
         asyncio.get_running_loop().call_later(delay_s, partial(self._enqueue, name))
 
     def _reason(self, room: str, output: str, error: Reject | None) -> str:

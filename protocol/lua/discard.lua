@@ -1,6 +1,6 @@
 -- Drops a message that waits, on purpose.
 -- ARGV: room, message id, request, how long it is remembered, in seconds
--- Answers: {'discarded'} | {'processing'} (a cycle runs on it: interrupt that) | {'unknown'}
+-- Answers: {'discarded'} | {'processing', the signal that ends it, if there was one} (a cycle runs on it) | {'unknown'}
 -- Events: message.discarded
 local room, id, request = ARGV[1], ARGV[2], ARGV[3]
 local request_key = G .. ':seen:' .. request
@@ -8,7 +8,7 @@ local before = call('GET', request_key)
 if before then return { before, '' } end
 
 local h = load(room)
-if h.cycle and h.processing == id then return { 'processing', '' } end
+if h.cycle and h.processing == id then return { 'processing', h.abort or h.deferred or '' } end
 if #call('XRANGE', messages_key(room), id, id) == 0 then return { 'unknown', '' } end
 if h.processing == id then
   end_message(h, id)

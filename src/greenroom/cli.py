@@ -93,7 +93,8 @@ def _execute(arguments: Sequence[str]) -> int:
         code = typer.main.get_command(app).main(list(arguments) or ["--help"], prog_name="greenroom", standalone_mode=False)
         return int(code or ExitCode.OK)
     except ClickError as error:
-        complain(f"{error.format_message().rstrip('.')} (see {_command(error)} --help)")
+        says = error.format_message().rstrip(".").replace(": Value error, ", ": ")  # pydantic's word, of no use to anybody
+        complain(f"{says} (see {_command(error)} --help)")
         return error.exit_code
     except GreenroomError as error:
         complain(str(error))

@@ -468,6 +468,7 @@ def test_a_terminal_gets_colours_or_a_table_and_nothing_that_is_markup_in_a_name
         (["stauts"], "Did you mean 'status'?"),
         (["discard", "42", "abc"], "Invalid value"),
         (["discard", "42", "0"], "Invalid value"),
+        (["rooms", "--phase", "bogus"], "'--phase': 'bogus' is not one of 'queued'"),
         (["ask", "42", "hi", "--timeout", "0"], "--timeout"),
         (["send", "no room", "hi"], "white space"),
         (["status", "\t"], "white space"),

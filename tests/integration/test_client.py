@@ -7,6 +7,7 @@ import gc
 import socketserver
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -422,6 +423,22 @@ def test_no_more_rooms_are_told_than_are_wanted_over_all_pages(client: Client) -
     assert [room.room for room in client.rooms(sort="room", limit=250)] == in_order[:250]
 
 
+def test_an_async_client_that_is_used_on_another_loop_says_so_and_goes_on_on_its_own(redis_url: str, agent: str) -> None:
+    async def elsewhere(client: AsyncClient) -> None:
+        for call in (client.overview(), client.send("42", "x"), client.ask("42", "x"), client.close()):
+            async with asyncio.timeout(WAIT_S):
+                with pytest.raises(GreenroomError, match="in use on another event loop: make one for each loop"):
+                    await call
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            await client.send("42", "hello")
+            await asyncio.to_thread(asyncio.run, elsewhere(client))
+            assert (await client.status("42")).waiting == 1
+
+    run(test)
+
+
 # What cannot be used. -------------------------------------------------------------------------------------
 
 
@@ -431,6 +448,8 @@ def test_no_more_rooms_are_told_than_are_wanted_over_all_pages(client: Client) -
         lambda client: client.stop("42", reason="\ud800"),
         lambda client: client.stop("42", by="\ud800"),
         lambda client: client.stop("42", reason="x" * 1025),
+        lambda client: client.ask("42", "x", timeout=timedelta(seconds=1)),
+        lambda client: client.ask("42", "x", timeout=-1),
         lambda client: client.interrupt("42", message=-1),
         lambda client: client.interrupt("42", message="1-0"),
         lambda client: client.interrupt("42", message=10**30),

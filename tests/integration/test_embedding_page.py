@@ -37,6 +37,7 @@ PRINTED = {
     'name="plain"': r"You said hello\.\n",
     'AsyncClient("support"': r"You said hello\.\n",
     "class Orders": r"order 4711 is on its way\n",
+    "class Chat": r"You said hello\.\nYou said never mind\.\naborted by interrupt\n",
     "multiprocessing": r"You said hello\.\n",
     "class Desk": r"You said hello\.\n",
     "class Billing": r"You said hello\. Bill 7\.\n",

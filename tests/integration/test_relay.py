@@ -179,6 +179,33 @@ def test_what_raises_is_tried_again_until_it_does_not_while_other_rooms_go_on(
     assert "down" not in caplog.text, "what it says may be a part of an output"
 
 
+def test_where_an_output_failed_is_logged_once_while_it_fails_of_the_same(
+    running: Running,
+    director: Director,
+    relaying: Relaying,
+    receiver: Receiver,
+    client: Client,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    relaying(retry=Backoff(first=timedelta(milliseconds=1), most=timedelta(milliseconds=1)))
+    running(director.agent())
+    receiver.refuse("42", *[OSError("down") for _ in range(3)], ValueError("wrong"), OSError("down"), fits=says("first"))
+    receiver.refuse("42", OSError("down"), fits=says("second"))
+    client.send("42", "first")
+    client.send("42", "second")
+    receiver.wait_bodies("42", *["first"] * 6, *["second"] * 2)
+    said = [getattr(record, "greenroom", {}) for record in caplog.records if "event=relay.failed" in record.getMessage()]
+    assert [(each["tries"], "stack" in each) for each in said] == [
+        (1, True),
+        (2, False),
+        (3, False),
+        (4, True),
+        (5, True),
+        (1, True),
+    ]
+
+
 def test_each_further_try_of_an_output_waits_longer_and_the_next_output_starts_anew(
     running: Running,
     director: Director,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 import redis as redis_py
 
-from greenroom import Backoff, Client, Phase
+from greenroom import Backoff, Client, MessageProcessing, Phase
 from greenroom.protocol.keys import Keys
 from greenroom.supervisors.rooms import ROOM_POLICY
-from integration.agents import Director, StoreGate, abandon, eventually, ready_of
+from integration.agents import Director, StoreGate, abandon, eventually, ready_of, wait_event
 from integration.conftest import Running
 
 from helpers import unique
@@ -56,6 +57,26 @@ def test_discarding_a_message_that_waits_for_its_retry_lets_the_next_run_at_once
     client.discard("42", failing)
     eventually(lambda: client.status("42").waiting == 0, "the next message is answered")
     assert director.bodies("42") == ["fail", "next"]
+
+
+def test_discarding_a_message_whose_stop_is_not_done_says_to_try_again(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, agent: str
+) -> None:
+    gate = StoreGate.of(running(director.agent()))
+    message = client.send("42", "wait")
+    director.run("42")
+    with pytest.raises(MessageProcessing, match="interrupt it instead"):
+        client.discard("42", message)
+    hold = gate.before("settle")
+    client.stop("42")
+    hold.wait()
+    with pytest.raises(MessageProcessing, match=r"a signal ends \(stop\): try again when its code has ended"):
+        client.discard("42", message)
+    hold.release()
+    wait_event(redis, agent, "cycle.stopped", room="42")
+    client.discard("42", message)
+    client.play("42")
+    assert client.ask("42", "next") == "next"
 
 
 def test_discarding_a_message_while_the_answer_that_it_waits_is_on_its_way_lets_the_next_run_at_once(

@@ -10,6 +10,7 @@ import pytest
 import redis as redis_py
 
 from greenroom import AskTimeout, Backoff, Client, Phase
+from greenroom.protocol import codec
 from greenroom.protocol.keys import Keys
 from integration.agents import WAIT_S, Director, abandon, eventually, wait_output
 from integration.command import Shell
@@ -91,6 +92,16 @@ def test_that_it_failed_of_what_and_when_it_is_tried_again(
         in told(client)
     )
     assert why(shell).startswith("attempt 1 failed (RuntimeError: fail: out of luck)")
+
+
+def test_that_this_worker_is_too_old_for_it(
+    running: Running, director: Director, client: Client, shell: Shell, redis: redis_py.Redis, keys: Keys
+) -> None:
+    redis.set(keys.state("42"), codec.encode([2, {"count": 7}]))
+    running(director.agent())
+    client.send("42", "hello")
+    cannot = "it cannot be begun (the state is of version 2, this agent knows 1: upgrade this worker), and it is tried again"
+    eventually(lambda: why(shell).startswith(cannot), "it is put off, with no attempt charged")
 
 
 def test_that_the_worker_at_it_is_gone(running: Running, director: Director, client: Client, shell: Shell) -> None:

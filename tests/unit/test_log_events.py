@@ -20,6 +20,7 @@ CYCLE = {"room", "message", "attempt", "ticket"}
 ADDED = {
     "failed(failure)": {"error", "exception"},
     "told(error)": {"error", "stack"},
+    "told(error, known=known)": {"error", "stack"},
     "told(raised)": {"error", "stack"},
     "names(message, ticket)": CYCLE,
     "names_of(room, exited.machine.grant)": CYCLE,

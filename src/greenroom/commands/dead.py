@@ -119,7 +119,7 @@ def _each(
     if bool(letters) == everything or (room is not None and not everything):
         raise InvalidRequest("name dead letters, or --all, perhaps with --room")
     chosen = letters or [letter.id for letter in _letters(client, room)]
-    if everything and chosen and not sure(f"{what} {len(chosen)} dead letters?", yes):
+    if everything and chosen and not sure(f"{what} {len(chosen)} dead letter{'' if len(chosen) == 1 else 's'}?", yes):
         complain("nothing was done")
         return ExitCode.FAILED
     done = 0

@@ -42,9 +42,10 @@ LOST = (
     TimeoutError,
 )
 # The same, where the reply is of no class of its own: what a script ran into (Redis 6.2 puts it into the script's error), a
-# blocking read or WAIT that a demotion ended or came too late for, a primary that must not write without its replicas.
+# blocking read or WAIT that a demotion ended or came too late for, a primary that must not write without its replicas, a server
+# that does nothing while somebody's script runs on and on: it has done nothing of what was asked.
 _LOST_WORDS = re.compile(
-    r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN) |WAIT cannot be used with replica"
+    r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY) |WAIT cannot be used with replica"
 )
 # What a user may not do, also where a script ran into it.
 _DENIED_WORDS = re.compile(r"NOAUTH|WRONGPASS|NOPERM|ACL failure in script|user executing the script can't")

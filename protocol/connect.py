@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -235,6 +237,9 @@ async def open_connection(redis: Redis) -> AsyncIterator[AbstractConnection]:
             tls = " to TLS" if isinstance(connection, SSLConnection) else ""
             raise TimeoutError(f"no answer{tls} within {CONNECT_TIMEOUT_S:g} s") from None
         transport = connection._writer.transport
+        # What the system has not sent by the end is not sent any more. It would try for minutes, and when a lost network is
+        # back, the server would get these requests behind those that repeated them: a shield up, after it was taken down.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if isinstance(pool, PrimaryPool):
             pool.follow(connection)
         yield connection

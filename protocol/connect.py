@@ -221,6 +221,18 @@ def translate(error: BaseException) -> RedisError:
 
 
 @asynccontextmanager
+async def answering(limit_s: float) -> AsyncIterator[None]:
+    """Within it the server has to answer in that time: else TimeoutError, with words for who reads the log."""
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError as error:
+        if str(error):  # the system's own
+            raise
+        raise TimeoutError(f"no answer within {limit_s:g} s") from None
+
+
+@asynccontextmanager
 async def open_connection(redis: Redis) -> AsyncIterator[AbstractConnection]:
     """One connection of one's own, for what a pool's borrow-and-return does not fit: pipelines and blocking reads.
 
@@ -263,7 +275,7 @@ async def check_server(redis: Redis) -> list[str]:
         RedisRefused: no access, older than 6.2, with an eviction policy that drops keys, or unable to write.
     """
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        async with answering(CONNECT_TIMEOUT_S):
             info = await redis.info()
     except redis_errors.NoPermissionError:
         return [

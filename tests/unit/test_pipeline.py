@@ -12,6 +12,7 @@ import pytest
 import redis as redis_py
 
 from greenroom import RedisRefused, RedisUnavailable
+from greenroom.protocol import pipeline as pipeline_module
 from greenroom.protocol.connect import connect, open_connection
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.pipeline import BATCH, Pipeline
@@ -276,6 +277,20 @@ def test_a_closed_pipeline_leaves_no_connection(redis_url: str, plain: redis_py.
             pass
 
     run(test)
+
+
+def test_a_server_that_does_not_answer_is_named_as_that(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, redis_url: str, key: str
+) -> None:
+    monkeypatch.setattr(pipeline_module, "REPLY_TIMEOUT_S", 1)
+
+    async def test() -> None:
+        async with pipelined(redis_url, patience_s=0) as pipeline:
+            with pytest.raises(RedisUnavailable, match="no answer within 1 s"):
+                await pipeline.command("BLPOP", key, 0)
+
+    run(test)
+    assert 'event=redis.lost error="no answer within 1 s"' in caplog.text
 
 
 def test_what_was_given_up_on_does_not_arrive_later() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 import redis as redis_py
 
 from greenroom import AskTimeout, Backoff, Client, Phase
+from greenroom.protocol.connect import connect
 from greenroom.protocol.keys import Keys
+from greenroom.protocol.store import Store
 from integration.agents import WAIT_S, Director, abandon, eventually, wait_output
 from integration.command import Shell
 from integration.conftest import Running
@@ -93,7 +96,9 @@ def test_that_it_failed_of_what_and_when_it_is_tried_again(
     assert why(shell).startswith("attempt 1 failed (RuntimeError: fail: out of luck)")
 
 
-def test_that_the_worker_at_it_is_gone(running: Running, director: Director, client: Client, shell: Shell) -> None:
+def test_that_the_worker_at_it_is_gone(
+    running: Running, director: Director, client: Client, shell: Shell, redis_url: str, keys: Keys
+) -> None:
     name = unique("worker")
     system = running(director.agent(), name=name, lease=timedelta(seconds=1))
     client.send("42", "wait")
@@ -102,6 +107,16 @@ def test_that_the_worker_at_it_is_gone(running: Running, director: Director, cli
     eventually(lambda: not any(worker.alive for worker in client.workers()), "its lease has run out")
     assert f"on worker {name}, which is gone: another one takes the room over" in told(client)
     assert f"on worker {name}, which is gone" in why(shell)
+
+    async def adopt() -> None:
+        plain = connect(redis_url)
+        store = Store(plain, keys)
+        assert await store.adopt("another", 10) == 1
+        await store.close()
+        await plain.aclose()
+
+    asyncio.run(adopt())
+    assert "on a worker, which is gone: another one takes the room over" in told(client)
 
 
 def test_a_room_without_work_says_what_it_has_said_last(

@@ -56,7 +56,7 @@ _UNTRUSTED_WORDS = re.compile(r"certificate verify failed: (.*?)\.?(?: \(_ssl|$)
 _CUT_WORDS = re.compile(r"reset by peer|closed by server|Connection lost|[Bb]roken pipe|alert|EOF occurred")
 # Of no class of their own either, where a script ran into them.
 _FULL_WORDS = re.compile(r"command not allowed when used memory|(?:^|-)MISCONF ")
-_WRONG_TYPE = re.compile(r"(?:WRONGTYPE )?Operation against a key holding the wrong kind")
+_WRONG_TYPE = re.compile(r"Operation against a key holding the wrong kind")
 # Subclasses of ConnectionError that no repetition mends.
 DENIED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 
@@ -211,7 +211,7 @@ def translate(error: BaseException) -> RedisError:
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
     if is_full(error):
         return RedisRefused(f"Redis writes nothing, for its memory or its disk is full (greenroom doctor says more): {message}")
-    if _WRONG_TYPE.match(message):
+    if _WRONG_TYPE.search(message):
         return RedisRefused(
             f"Redis refuses: a key is not of the type that greenroom writes (greenroom keys finds it): {message}"
         )

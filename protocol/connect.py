@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -43,9 +45,10 @@ LOST = (
     TimeoutError,
 )
 # The same, where the reply is of no class of its own: what a script ran into (Redis 6.2 puts it into the script's error), a
-# blocking read or WAIT that a demotion ended or came too late for, a primary that must not write without its replicas.
+# blocking read or WAIT that a demotion ended or came too late for, a primary that must not write without its replicas, a server
+# that does nothing while somebody's script runs on and on: it has done nothing of what was asked.
 _LOST_WORDS = re.compile(
-    r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN) |WAIT cannot be used with replica"
+    r"(?:^|-)(?:READONLY|NOREPLICAS|MASTERDOWN|UNBLOCKED|CLUSTERDOWN|TRYAGAIN|BUSY) |WAIT cannot be used with replica"
 )
 # What a user may not do, also where a script ran into it.
 _DENIED_WORDS = re.compile(r"NOAUTH|WRONGPASS|NOPERM|ACL failure in script|user executing the script can't")
@@ -54,7 +57,7 @@ _UNTRUSTED_WORDS = re.compile(r"certificate verify failed: (.*?)\.?(?: \(_ssl|$)
 _CUT_WORDS = re.compile(r"reset by peer|closed by server|Connection lost|[Bb]roken pipe|alert|EOF occurred")
 # Of no class of their own either, where a script ran into them.
 _FULL_WORDS = re.compile(r"command not allowed when used memory|(?:^|-)MISCONF ")
-_WRONG_TYPE = re.compile(r"(?:WRONGTYPE )?Operation against a key holding the wrong kind")
+_WRONG_TYPE = re.compile(r"Operation against a key holding the wrong kind")
 # Subclasses of ConnectionError that no repetition mends.
 DENIED = (redis_errors.AuthenticationError, redis_errors.AuthorizationError)
 
@@ -211,13 +214,25 @@ def translate(error: BaseException) -> RedisError:
         return RedisUnavailable(f"Redis cannot be reached: {message}. Check the URL, and that the server runs")
     if is_full(error):
         return RedisRefused(f"Redis writes nothing, for its memory or its disk is full (greenroom doctor says more): {message}")
-    if _WRONG_TYPE.match(message):
+    if _WRONG_TYPE.search(message):
         return RedisRefused(
             f"Redis refuses: a key is not of the type that greenroom writes (greenroom keys finds it): {message}"
         )
     if not isinstance(error, redis_errors.ResponseError):
         return RedisRefused(f"what answers there is not Redis, or speaks its protocol wrongly: {message}. Check the URL")
     return RedisRefused(f"Redis refuses: {message}")
+
+
+@asynccontextmanager
+async def answering(limit_s: float) -> AsyncIterator[None]:
+    """Within it the server has to answer in that time: else TimeoutError, with words for who reads the log."""
+    try:
+        async with asyncio.timeout(limit_s):
+            yield
+    except TimeoutError as error:
+        if str(error):  # the system's own
+            raise
+        raise TimeoutError(f"no answer within {limit_s:g} s") from None
 
 
 @asynccontextmanager
@@ -237,6 +252,9 @@ async def open_connection(redis: Redis) -> AsyncIterator[AbstractConnection]:
             tls = " to TLS" if isinstance(connection, SSLConnection) else ""
             raise TimeoutError(f"no answer{tls} within {CONNECT_TIMEOUT_S:g} s") from None
         transport = connection._writer.transport
+        # What the system has not sent by the end is not sent any more. It would try for minutes, and when a lost network is
+        # back, the server would get these requests behind those that repeated them: a shield up, after it was taken down.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if isinstance(pool, PrimaryPool):
             pool.follow(connection)
         yield connection
@@ -260,7 +278,7 @@ async def check_server(redis: Redis) -> list[str]:
         RedisRefused: no access, older than 6.2, with an eviction policy that drops keys, or unable to write.
     """
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        async with answering(CONNECT_TIMEOUT_S):
             info = await redis.info()
     except redis_errors.NoPermissionError:
         return [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import ssl
 import time
@@ -16,7 +15,7 @@ from . import agent_checks, checks
 from .acl import COMMANDS, Role, trial
 from .checks import Finding, Severity
 from .cluster import ClusterPool
-from .connect import connect, open_connection, translate
+from .connect import answering, connect, open_connection, translate
 from .errors import RedisError
 from .keys import Keys
 from .keyspace import agents_instead, no_such_agent
@@ -37,7 +36,7 @@ async def examine(url: str, agent: str | None = None) -> list[Finding]:
     keys = None if agent is None else Keys(agent)
     redis = connect(url, "" if keys is None else keys.root)
     try:
-        async with asyncio.timeout(LIMIT_S), open_connection(redis) as connection:
+        async with answering(LIMIT_S), open_connection(redis) as connection:
             found = await _Doctor(redis, connection).examine(keys)
             if keys is not None and any(each.check == "data" and each.severity is Severity.OK for each in found):
                 found += await _agent(redis, keys)

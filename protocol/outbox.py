@@ -93,6 +93,8 @@ class Outbox:
             # finds that entry, or nobody ever will.
             if _now() >= due:
                 gone, due = not await self._is_queued(sent.id), _now() + LOOK_S
+                if gone and not seen:  # a clock that was put back, or is behind on a new primary, has it before the start
+                    start = "-"
 
     async def _is_queued(self, message: int) -> bool:
         store, entry = self._store, entry_id(message)

@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoPermissionError, NoScriptError, ResponseError
 
-from .connect import DENIED, back_off, is_full, is_lost, open_connection, translate
+from .connect import DENIED, answering, back_off, is_full, is_lost, open_connection, translate
 from .errors import GreenroomError, InvalidRequest, NewerVersion, NotReplicated, RedisRefused, RedisUnavailable
 from .log import log
 from .records import LAYOUT, check_version
@@ -226,7 +226,7 @@ class Pipeline:
         """Load the scripts. A user who may only read goes without."""
         packed = b"".join(_pack("SCRIPT", "LOAD", script.text) for script in scripts().values())
         self._unloaded = None
-        async with asyncio.timeout(REPLY_TIMEOUT_S):
+        async with answering(REPLY_TIMEOUT_S):
             await connection.send_packed_command([packed], check_health=False)
             for _ in scripts():
                 try:
@@ -237,7 +237,7 @@ class Pipeline:
     async def _check_data(self, connection: AbstractConnection) -> None:
         """Refuse data of a newer version; find out here, where it is backed off from, that a slot is being handed over."""
         packed = _pack("HGET", self._root, "version") + _pack("EXISTS", self._root, self._none)
-        async with asyncio.timeout(REPLY_TIMEOUT_S):
+        async with answering(REPLY_TIMEOUT_S):
             await connection.send_packed_command([packed], check_health=False)
             version = await connection.read_response()
             await connection.read_response()
@@ -281,7 +281,7 @@ class Pipeline:
                 await self._owed.wait()
             owed = len(self._sent)
             unknown: list[_Request] = []
-            async with asyncio.timeout(REPLY_TIMEOUT_S):
+            async with answering(REPLY_TIMEOUT_S):
                 for _ in range(owed):
                     await self._settle(connection, unknown)
                     if self._refused is not None and self._refused.reply.done():

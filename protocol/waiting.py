@@ -52,7 +52,8 @@ def _at_work(status: RoomStatus, worker: WorkerStatus | None, message: int | Non
     whose = f"{_before(status, message)}its cycle"
     since = "" if status.claimed_at is None else f" since {_time(status.claimed_at)}"
     if worker is None:
-        return f"{whose} has been running{since} on worker {status.owner}, which is gone: another one takes the room over"
+        name = "a worker" if status.owner is None else f"worker {status.owner}"  # it has no owner once it was adopted
+        return f"{whose} has been running{since} on {name}, which is gone: another one takes the room over"
     return f"{whose} has been running{since} on worker {worker.name} (process {worker.pid} on {worker.host})"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from ..actors.room_events import Signal
-from ..protocol.connect import Outage, back_off, open_connection
+from ..protocol.connect import Outage, answering, back_off, open_connection
 from ..protocol.errors import InvalidRequest
 from ..protocol.keys import check_room
 from ..protocol.log import log
@@ -105,7 +104,7 @@ class ControlListener(Service):
 async def ask(connection: AbstractConnection, *words: Any) -> Any:
     """The reply to one command, which may block for BLOCK_MS."""
     await connection.send_command(*words, check_health=False)
-    async with asyncio.timeout(BLOCK_MS / 1000 * 2 + 10):
+    async with answering(BLOCK_MS / 1000 * 2 + 10):
         return await connection.read_response()
 
 

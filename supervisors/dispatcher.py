@@ -10,7 +10,7 @@ from functools import partial
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from ..protocol.connect import Outage, back_off, open_connection
+from ..protocol.connect import Outage, answering, back_off, open_connection
 from ..protocol.errors import RedisError as GreenroomRedisError
 from ..protocol.log import log
 from ..protocol.store import read_ready
@@ -83,7 +83,7 @@ class Dispatcher(Service):
         block_ms = max(50, int(self._worker.lease_s * 250))
         group = ("XREADGROUP", "GROUP", "supervisors", self._worker.name, "COUNT", count, "BLOCK", block_ms)
         await connection.send_command(*group, "STREAMS", self._store.keys.ready, ">", check_health=False)
-        async with asyncio.timeout(block_ms / 1000 * 2 + 10):
+        async with answering(block_ms / 1000 * 2 + 10):
             reply = await connection.read_response()
         await self._activate(read_ready(reply))
 

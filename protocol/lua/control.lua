@@ -148,6 +148,9 @@ end
 
 local function run()
   if count == 0 then everywhere() end
+  if count > 1 then
+    for _, room in ipairs(rooms) do load(room) end -- one that cannot be read has the signal refused before it has reached any
+  end
   for _, room in ipairs(rooms) do note(room, apply[mode](room)) end
 end
 

@@ -14,10 +14,10 @@ end
 local length = call('XLEN', messages_key(room))
 if length >= limit then return { 'full', length } end
 
+local h = load(room) -- before anything is written: a room that cannot be read is refused, and has no message more
 local id = string.format('%d-0', tick())
 call('XADD', messages_key(room), id, 'v', VERSION, 'at', now, 'body', body)
 call('SET', seen_key, id .. ' ' .. string.format('%d', now_ms) .. ' ' .. room, 'EX', ttl)
-local h = load(room)
 if not h.ready and not h.cycle then park(h) end
 save(h)
 return { 'ok', id, string.format('%d', now_ms) }

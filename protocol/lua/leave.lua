@@ -2,12 +2,12 @@
 -- (entries whose delivery it never saw) is given back; a cycle that is still marked live is left to adopt.
 -- ARGV: worker, incarnation
 -- Answers: {'ok'} | {'superseded'} (the lease is a newer incarnation's: untouched)
--- Events: worker.left
+-- Events: worker.left, of one that had its lease
 local worker, incarnation = ARGV[1], ARGV[2]
 local key = G .. ':worker:' .. worker
 local current = call('HGET', key, 'incarnation')
 if current and current ~= incarnation then return { 'superseded', current } end
-call('DEL', key)
+local had_lease = call('DEL', key) == 1 -- not if this is sent again: the event is of the first time
 
 local function put_back(ready, entry)
   local h = entry and load(entry[2][2])
@@ -29,5 +29,5 @@ if #call('XPENDING', READY, GROUP, '-', '+', 1, worker) == 0 then
   call('XGROUP', 'DELCONSUMER', READY, GROUP, worker)
   call('SREM', G .. ':workers', worker)
 end
-event('worker.left', 'worker', worker, 'incarnation', incarnation)
+if had_lease then event('worker.left', 'worker', worker, 'incarnation', incarnation) end
 return { 'ok', '' }

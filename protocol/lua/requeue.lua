@@ -17,11 +17,11 @@ local fields = {}
 for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
 local room = fields.room
 if not room then return { 'unknown', '' } end -- written by hand
+local h = load(room) -- before anything is written: if it cannot be read, the dead letter stays
 local id = string.format('%d-0', tick())
 call('XADD', messages_key(room), id, 'v', fields.v or '1', 'at', now, 'body', fields.body or '')
 call('XDEL', G .. ':dead', entry_id)
 event('message.requeued', 'room', room, 'message', id, 'dead', fields.message or '')
-local h = load(room)
 if not h.ready and not h.cycle then park(h) end
 save(h)
 call('SET', request_key, id .. ' ' .. room, 'EX', ARGV[3])

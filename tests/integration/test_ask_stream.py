@@ -406,6 +406,25 @@ def test_an_ask_whose_reply_was_trimmed_before_it_looked_says_so(
     run(test)
 
 
+def test_a_reply_from_before_its_question_by_a_clock_that_was_put_back_is_found(
+    monkeypatch: pytest.MonkeyPatch, running: Running, redis_url: str, agent: str, redis: redis_py.Redis
+) -> None:
+    monkeypatch.setattr(outbox, "LOOK_S", 0.05)
+    running(Words)
+
+    async def test() -> None:
+        async with AsyncClient(agent, redis=redis_url) as client:
+            assert await client.ask("42", ["a", "b"], key="mine") == "ab"
+            seen = f"{Keys(agent).root}:seen:mine"
+            message, at_ms, room = str(redis.get(seen)).split()
+            redis.set(seen, f"{message} {int(at_ms) + 60_000} {room}", ex=600)  # it was accepted before the clock was put back
+            outputs = [output async for output in client.ask("42", ["a", "b"], stream=True, timeout=None, key="mine")]
+            assert [output.body for output in outputs] == ["a", "b", None]
+            assert await client.ask("42", ["a", "b"], timeout=None, key="mine") == "ab"
+
+    run(test)
+
+
 def test_a_reader_that_was_away_while_the_reply_was_trimmed_is_told(
     monkeypatch: pytest.MonkeyPatch, running: Running, director: Director, redis_url: str, agent: str
 ) -> None:

@@ -11,8 +11,10 @@ import pytest
 import redis as redis_py
 
 from greenroom import AsyncClient, Client, Event, EventKind, InvalidRequest
+from greenroom.protocol.connect import connect
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.server import RedisServer
+from greenroom.protocol.store import Store
 from integration.agents import WAIT_S, Director, wait_event, wait_output
 from integration.conftest import Running
 
@@ -87,3 +89,17 @@ def test_a_follower_without_a_loop_sees_them_too(
         "worker": system.name,
         "attempt": "1",
     }
+
+
+def test_a_worker_that_says_twice_that_it_leaves_has_left_once(client: Client, redis_url: str, keys: Keys) -> None:
+    async def leave_twice() -> None:
+        redis = connect(redis_url)
+        store = Store(redis, keys)
+        beat = await store.heartbeat("w", None, lease_ms=60_000, instance="i", about={})
+        for _ in range(2):
+            assert (await store.leave("w", beat.incarnation)).word == "ok"
+        await store.close()
+        await redis.aclose()
+
+    asyncio.run(leave_twice())
+    assert [event.kind for event in client.events()] == [EventKind.WORKER_JOINED, EventKind.WORKER_LEFT]

@@ -21,7 +21,7 @@ from greenroom.protocol.server import RedisServer
 from greenroom.supervisors import control, dispatcher, listeners
 from greenroom.supervisors import relay as relay_module
 from greenroom.supervisors import system as system_module
-from integration.agents import WAIT_S, Director, eventually, wait_heard, wait_output
+from integration.agents import WAIT_S, Director, eventually, wait_heard, wait_logged, wait_output
 from integration.conftest import Running
 
 ROOMS = [f"room-{number}" for number in range(5)]
@@ -109,6 +109,39 @@ def test_a_restart_of_redis_in_the_middle_of_work_loses_and_repeats_nothing(
 
     asyncio.run(test())
     check_once(client, director, 30, runs_once=True)
+
+
+def test_a_cycle_that_ends_while_a_script_of_somebody_blocks_redis_is_committed_after_it(
+    running: Running, director: Director, client: Client, redis: redis_py.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """row 40"""
+    running(director.agent(max_attempts=1))
+    client.send("a", "wait")
+    run = director.run("a")
+    redis.config_set("lua-time-limit", "10")
+
+    def block() -> None:
+        with suppress(redis_py.ResponseError):  # it is killed
+            redis.eval("while true do end", 0)
+
+    def is_busy() -> bool:
+        try:
+            redis.ping()
+        except redis_py.ResponseError as error:
+            return "BUSY" in str(error)
+        return False
+
+    blocking = threading.Thread(target=block)
+    blocking.start()
+    try:
+        eventually(is_busy, "no script blocks Redis")
+        run.finish("done")
+        wait_logged(caplog, "redis.lost")
+    finally:
+        redis.script_kill()
+        blocking.join(WAIT_S)
+    wait_output(client, "a", lambda output: output.kind is Kind.REPLY)
+    assert [(output.ticket, output.kind, output.body) for output in client.outputs("a")] == [(run.ticket, Kind.REPLY, "done")]
 
 
 @pytest.mark.parametrize("how", ["connections", "redis"])

@@ -184,6 +184,28 @@ def poison(redis: redis_py.Redis, keys: Keys, room: str) -> None:
     redis.sadd(keys.held, room)
 
 
+def test_what_is_refused_for_a_broken_room_has_changed_nothing(client: Client, redis: redis_py.Redis, keys: Keys) -> None:
+    died: dict[Any, Any] = {"attempts": 1, "error": "e", "died_at": "2026-01-01T00:00:00.000Z"}
+    redis.xadd(keys.dead, {"room": "bad", "message": "1-0", **died, "body": b"\xa1x"})
+    [dead] = client.dead_letters()
+    redis.set(keys.room("bad"), "no hash")
+    waiting = client.send("good", 1)
+    for refused in (
+        lambda: client.send("bad", 1),
+        lambda: client.requeue(dead.id),
+        lambda: client.stop("good", "bad", cid="mine"),
+    ):
+        with pytest.raises(RedisRefused, match="not of the type"):
+            refused()
+    assert redis.xlen(keys.messages("bad")) == 0
+    assert client.status("good").hold is None
+    redis.delete(keys.room("bad"))
+    room, message = client.requeue(dead.id)
+    assert room == "bad"
+    assert message > waiting
+    assert [receipt.outcome for receipt in client.stop("good", "bad", cid="mine")] == [Outcome.APPLIED] * 2
+
+
 @pytest.mark.parametrize("by_hand", [False, True], ids=["client", "redis-cli"])
 def test_a_signal_to_all_reaches_every_room_beside_one_that_is_broken(
     by_hand: bool, running: Running, director: Director, client: Client, redis: redis_py.Redis, keys: Keys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,9 @@ import redis as redis_py
 
 from greenroom import AskTimeout, Backoff, Client, Phase
 from greenroom.protocol import codec
+from greenroom.protocol.connect import connect
 from greenroom.protocol.keys import Keys
+from greenroom.protocol.store import Store
 from integration.agents import WAIT_S, Director, abandon, eventually, wait_output
 from integration.command import Shell
 from integration.conftest import Running
@@ -104,7 +107,9 @@ def test_that_this_worker_is_too_old_for_it(
     eventually(lambda: why(shell).startswith(cannot), "it is put off, with no attempt charged")
 
 
-def test_that_the_worker_at_it_is_gone(running: Running, director: Director, client: Client, shell: Shell) -> None:
+def test_that_the_worker_at_it_is_gone(
+    running: Running, director: Director, client: Client, shell: Shell, redis_url: str, keys: Keys
+) -> None:
     name = unique("worker")
     system = running(director.agent(), name=name, lease=timedelta(seconds=1))
     client.send("42", "wait")
@@ -113,6 +118,16 @@ def test_that_the_worker_at_it_is_gone(running: Running, director: Director, cli
     eventually(lambda: not any(worker.alive for worker in client.workers()), "its lease has run out")
     assert f"on worker {name}, which is gone: another one takes the room over" in told(client)
     assert f"on worker {name}, which is gone" in why(shell)
+
+    async def adopt() -> None:
+        plain = connect(redis_url)
+        store = Store(plain, keys)
+        assert await store.adopt("another", 10) == 1
+        await store.close()
+        await plain.aclose()
+
+    asyncio.run(adopt())
+    assert "on a worker, which is gone: another one takes the room over" in told(client)
 
 
 def test_a_room_without_work_says_what_it_has_said_last(

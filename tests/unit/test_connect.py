@@ -168,9 +168,10 @@ def test_a_cluster_that_cannot_serve_just_now_is_taken_for_lost(error: ResponseE
         "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
         "Error running script (call to f_0): @user_script:1: -READONLY You can't write against a read only replica.",
         "WAIT cannot be used with replica instances. Please also note that …",
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
     ],
 )
-def test_a_server_that_may_not_write_any_more_is_taken_for_lost(text: str) -> None:
+def test_a_server_that_does_not_write_just_now_is_taken_for_lost(text: str) -> None:
     assert is_lost(ResponseError(text))
     assert isinstance(translate(ResponseError(text)), RedisUnavailable)
 

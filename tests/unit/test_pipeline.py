@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 import redis as redis_py
 
 from greenroom import RedisRefused, RedisUnavailable
-from greenroom.protocol.connect import connect
+from greenroom.protocol import pipeline as pipeline_module
+from greenroom.protocol.connect import connect, open_connection
 from greenroom.protocol.keys import Keys
 from greenroom.protocol.pipeline import BATCH, Pipeline
 from greenroom.protocol.scripts import scripts
@@ -275,3 +277,55 @@ def test_a_closed_pipeline_leaves_no_connection(redis_url: str, plain: redis_py.
             pass
 
     run(test)
+
+
+def test_a_server_that_does_not_answer_is_named_as_that(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, redis_url: str, key: str
+) -> None:
+    monkeypatch.setattr(pipeline_module, "REPLY_TIMEOUT_S", 1)
+
+    async def test() -> None:
+        async with pipelined(redis_url, patience_s=0) as pipeline:
+            with pytest.raises(RedisUnavailable, match="no answer within 1 s"):
+                await pipeline.command("BLPOP", key, 0)
+
+    run(test)
+    assert 'event=redis.lost error="no answer within 1 s"' in caplog.text
+
+
+def test_what_was_given_up_on_does_not_arrive_later() -> None:
+    """A server that reads nothing, as behind a network that is gone: once it reads again, others have repeated the requests."""
+    size = 4 * 1024 * 1024
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+
+    def greet(there: socket.socket) -> None:
+        there.settimeout(LIMIT_S)
+        while b"x" * 100 not in (said := there.recv(4096)):
+            there.sendall(b"+OK\r\n" * said.count(b"*"))
+
+    def read_on(there: socket.socket) -> int:
+        found = 0
+        with suppress(ConnectionResetError):
+            while data := there.recv(65536):
+                found += len(data)
+        return found
+
+    async def send(url: str) -> None:
+        redis = connect(url)
+        async with open_connection(redis) as connection:
+            await connection.send_packed_command([b"x" * size], check_health=False)
+            await asyncio.Event().wait()
+
+    async def test() -> None:
+        async with asyncio.timeout(LIMIT_S):
+            sending = asyncio.create_task(send(f"redis://127.0.0.1:{listening.getsockname()[1]}/0"))
+            there, _ = await asyncio.to_thread(listening.accept)
+            with there:
+                await asyncio.to_thread(greet, there)
+                sending.cancel()
+                await asyncio.wait([sending])
+                assert await asyncio.to_thread(read_on, there) < size / 2
+
+    with listening:
+        run(test)

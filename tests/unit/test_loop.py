@@ -135,7 +135,7 @@ def test_a_task_that_ends_badly_at_the_stop_takes_nothing_from_the_others(exits:
 
     spawned: list[asyncio.Task[None]] = []
     for work in (end_badly, clean_up):
-        loop.post(lambda work=work: spawned.append(loop.loop.create_task(work())))  # type: ignore[misc]
+        loop.post(lambda work=work: spawned.append(loop.loop.create_task(work())))
     settle(loop)
     settle(loop)
     loop.stop()

@@ -134,6 +134,7 @@ class CycleRun:
                 self._report(self._failed(error))
 
     def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None  # its error refers to this: what the handler's frames hold ends now, on this thread
         if task.cancelled():  # it may not even have had its first step, so it has not reported
             self._report(Cancelled(self._link.ticket))
         elif (error := task.exception()) is not None:  # a GeneratorExit of the handler's own
@@ -245,6 +246,7 @@ class HookRun:
         self._task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
         if task.cancelled():
             self._report(self._closed(b"", KEEP_STATE))
         elif (error := task.exception()) is not None:  # a GeneratorExit of the hook's own

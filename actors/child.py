@@ -19,7 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
-from ..protocol.errors import AgentError, CycleEnded, GreenroomError
+from ..protocol.errors import AgentError, CycleEnded, GreenroomError, words_of
 from ..protocol.log import forward
 from ..protocol.store import Abort
 from .agent import AgentSpec, inspect_agent
@@ -46,7 +46,7 @@ def main(connection: int, lifeline: int) -> NoReturn:
         child.load()
     except BaseException as error:  # it is the user's module and constructor: they may raise anything
         traceback.print_exc()
-        child.send("unfit", f"{type(error).__name__}: {error}")
+        child.send("unfit", f"{type(error).__name__}: {words_of(error)}")
     while True:
         signal.pause()
 

@@ -205,6 +205,8 @@ class Cycle(BaseCycle):
             except BaseException:
                 self._give_up_shield()
                 raise
+            finally:
+                del answered  # its error has this frame in its traceback
             self._shielded = True
         try:
             yield
@@ -216,7 +218,10 @@ class Cycle(BaseCycle):
 
     async def _end_shield(self) -> None:
         if (answered := self._leave_shield(self._ask)) is not None:
-            await answered
+            try:
+                await answered
+            finally:
+                del answered
 
 
 class ThreadCycle(BaseCycle):
@@ -282,6 +287,8 @@ class ThreadCycle(BaseCycle):
             except BaseException:
                 self._give_up_shield()
                 raise
+            finally:
+                del answered
             self._shielded = True
         try:
             yield
@@ -293,7 +300,10 @@ class ThreadCycle(BaseCycle):
 
     def _end_shield(self) -> None:
         if (answered := self._leave_shield(self._ask)) is not None:
-            answered.result()
+            try:
+                answered.result()
+            finally:
+                del answered
 
 
 def _tell_nobody(answer: bytes | str, error: BaseException | None) -> None:

@@ -90,13 +90,19 @@ class LoopThread:
             tasks = asyncio.all_tasks(self.loop)
             for task in tasks:
                 task.cancel()
-            if tasks:
-                self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            cleaned_up = self.loop.create_task(self._clean_up(tasks))
+            cleaned_up.add_done_callback(lambda _: self.loop.stop())
+            while not cleaned_up.done():  # one of the tasks may exit, or stop the loop: the others are given their moment
+                self._run_on()
         finally:
             self._ended = True
             self._drain()  # what was posted before anyone could know
             self.loop.close()
+
+    async def _clean_up(self, tasks: set[asyncio.Task[Any]]) -> None:
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        await self.loop.shutdown_asyncgens()
 
     def _run_on(self) -> None:
         """Run until the loop is stopped. A SystemExit or KeyboardInterrupt of a task, which asyncio lets through, ends that
@@ -154,7 +160,7 @@ class LoopThread:
             callback, args = self._posted.popleft()
             try:
                 callback(*args)
-            except Exception:
+            except BaseException:  # also a CancelledError: those behind it would wait for the next wake-up
                 log.exception(
                     "loop.callback_failed",
                     thread=self.name,

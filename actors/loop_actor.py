@@ -165,7 +165,7 @@ class LoopActor(pykka.Actor):
 def _tell_end(on_exit: OnExit, failure: BaseException | None) -> None:
     try:
         on_exit(failure)
-    except Exception:  # the next one is to be told all the same
+    except BaseException:  # the next one is to be told all the same
         log.exception("actor.monitor_failed")
 
 

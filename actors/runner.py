@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ..protocol import codec
-from ..protocol.errors import GreenroomError, Reject
+from ..protocol.errors import GreenroomError, Reject, words_of
 from ..protocol.log import log, told
 from ..protocol.records import Message, Mode
 from ..protocol.store import KEEP_STATE, Abort
@@ -128,11 +128,17 @@ class CycleRun:
             self._task = self._runner.keep(asyncio.create_task(self._on_loop(), name=f"greenroom-cycle-{self._link.ticket}"))
             self._task.add_done_callback(self._done)
         else:
-            start_thread(f"greenroom-cycle-{self._link.ticket}", self._in_thread)
+            try:
+                start_thread(f"greenroom-cycle-{self._link.ticket}", self._in_thread)
+            except RuntimeError as error:  # the system has no more of them
+                self._report(self._failed(error))
 
     def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None  # its error refers to this: what the handler's frames hold ends now, on this thread
         if task.cancelled():  # it may not even have had its first step, so it has not reported
             self._report(Cancelled(self._link.ticket))
+        elif (error := task.exception()) is not None:  # a GeneratorExit of the handler's own
+            self._report(self._failed(error))
 
     async def _on_loop(self) -> None:
         try:
@@ -202,7 +208,8 @@ class CycleRun:
         if isinstance(error, StateTooNew):
             return Failed(ticket, str(error), too_new=True)
         log.warning("cycle.failed", **names(message, ticket), **told(error))
-        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        words = words_of(error)
+        text = f"{type(error).__name__}: {words}" if words else type(error).__name__
         return Failed(ticket, text[:MAX_ERROR_CHARS], rejected=isinstance(error, Reject))
 
 
@@ -239,8 +246,11 @@ class HookRun:
         self._task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
         if task.cancelled():
             self._report(self._closed(b"", KEEP_STATE))
+        elif (error := task.exception()) is not None:  # a GeneratorExit of the hook's own
+            self._report(self._hook_failed(error))
 
     async def _run(self, name: str) -> None:
         mode = self._aborted.abort.mode
@@ -254,9 +264,12 @@ class HookRun:
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
-            log.warning("hook.failed", **self._aborted.names(), hook=f"on_{mode}", **told(error))
-            report = self._closed(b"", KEEP_STATE)
+            report = self._hook_failed(error)
         self._report(report)
+
+    def _hook_failed(self, error: BaseException) -> Closed:
+        log.warning("hook.failed", **self._aborted.names(), hook=f"on_{self._aborted.abort.mode}", **told(error))
+        return self._closed(b"", KEEP_STATE)
 
     def _closed(self, closing: bytes, state: bytes) -> Closed:
         return Closed(self._aborted.ticket, self._aborted.abort.mode, state, closing)

@@ -26,25 +26,33 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     """What ``work`` returns or raises, from a thread of its own. Cancelled, this ends at once, and the thread runs on."""
     loop = asyncio.get_running_loop()
     answered: asyncio.Future[T] = loop.create_future()
+    start_thread(name, partial(_answer, loop, [answered], work))
+    try:
+        return await answered
+    finally:
+        del answered  # an error has this frame in its traceback: see _answer
 
-    def settle(result: Any, error: BaseException | None) -> None:
-        if not answered.done():
-            answered.set_result(result) if error is None else answered.set_exception(error)
 
-    def run() -> None:
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            result = work()
-        except StopIteration as stop:  # a future refuses it
-            error = RuntimeError(f"raised {stop!r}")
-        except BaseException as raised:
-            error = raised
-        with suppress(RuntimeError):  # the loop has ended with whoever waited
-            loop.call_soon_threadsafe(settle, result, error)
+def _answer(loop: asyncio.AbstractEventLoop, waiting: list[asyncio.Future[T]], work: Callable[[], T]) -> None:
+    answered = waiting.pop()  # not an argument: whoever calls this, and is in the traceback too, would still have it
+    result: Any = None
+    error: BaseException | None = None
+    try:
+        result = work()
+    except StopIteration as stop:  # a future refuses it
+        error = RuntimeError(f"raised {stop!r}")
+    except BaseException as raised:
+        error = raised
+    with suppress(RuntimeError):  # the loop has ended with whoever waited
+        loop.call_soon_threadsafe(_settle, answered, result, error)
+    # An error refers to the frames that it came through, and to all that they refer to, the user's too. If one of them refers
+    # to the error, they live until the garbage collector comes, and end on whichever thread that is.
+    del answered, result, error
 
-    start_thread(name, run)
-    return await answered
+
+def _settle(answered: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if not answered.done():
+        answered.set_result(result) if error is None else answered.set_exception(error)
 
 
 async def call(name: str, function: Callable[..., Any], *args: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -152,3 +153,12 @@ class OutcomeUnknown(GreenroomError):
 
 class Reject(GreenroomError):
     """Raise it in a handler when a message can never succeed: it goes to the dead letters at once."""
+
+
+def words_of(error: BaseException, show: Callable[[BaseException], str] = str) -> str:
+    """What an error says, as text that can be stored: it may be of any class of the user's, and even saying it may fail."""
+    try:
+        words = show(error)
+    except BaseException as trouble:  # it must not take the place of what is to be told
+        return f"(says nothing: {type(trouble).__name__})"
+    return words.encode("utf-8", "backslashreplace").decode()  # a file's name, say, may have lone surrogates

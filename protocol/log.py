@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-from .errors import RedisError
+from .errors import RedisError, words_of
 
 DEPTH = 15  # the innermost frames of an error that are shown
 MOST = 10  # errors that are shown of those that it came of, or is a group of
@@ -44,10 +44,12 @@ def _render(logger: WrappedLogger, name: str, event: EventDict) -> tuple[tuple[s
     """Exceptions go to the standard library, which knows how to print them."""
     exc_info, stack = event.pop("exc_info", None), event.pop("stack", [])
     line = {"event": event.pop("event"), **_thread.fields, **event}
-    line = {key: str(value) if isinstance(value, BaseException) else value for key, value in line.items()}
+    line = {key: words_of(value) if isinstance(value, BaseException) else value for key, value in line.items()}
     shown = {key: harmless(value) if isinstance(value, str) else value for key, value in line.items()}
     text = "\n".join((str(_RENDER(logger, name, shown)), *stack))
     known = line | {"stack": "\n".join(stack)} if stack else line
+    if isinstance(exc_info, BaseException):  # the standard library would ask it whether it is true
+        exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
     return (text,), {"exc_info": exc_info, "extra": {"greenroom": known}}
 
 
@@ -122,7 +124,8 @@ def _related(error: BaseException | None, seen: set[int]) -> Iterator[BaseExcept
     if error is None or id(error) in seen or len(seen) >= MOST:
         return
     seen.add(id(error))
-    yield from _related(error.__cause__ or (None if error.__suppress_context__ else error.__context__), seen)
+    came_of = None if error.__suppress_context__ else error.__context__
+    yield from _related(came_of if error.__cause__ is None else error.__cause__, seen)
     yield error
     for each in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
         yield from _related(each, seen)

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError as RedisPyError
 from ..actors.backoff import Backoff
 from ..actors.calls import Calls
 from ..protocol.connect import back_off, open_connection
-from ..protocol.errors import RedisError, Reject
+from ..protocol.errors import RedisError, Reject, words_of
 from ..protocol.log import log, told
 from ..protocol.records import read_output, text
 from ..protocol.store import Answer, Due, Store
@@ -289,6 +289,6 @@ class _Term:
         """Why this output is passed over; nothing if it is not."""
         if error is None:
             return ""
-        reason = (str(error) or "rejected")[:MAX_ERROR_CHARS]
+        reason = (words_of(error) or "rejected")[:MAX_ERROR_CHARS]
         log.warning("relay.rejected", room=room, output=output)  # the event in Redis says why
         return reason

@@ -15,7 +15,7 @@ from enum import Enum, IntEnum
 from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol, TextIO, cast
 
-from ..protocol.errors import AgentError, GreenroomError, InvalidRequest, RedisEmptied, RedisError, Superseded
+from ..protocol.errors import AgentError, GreenroomError, InvalidRequest, RedisEmptied, RedisError, Superseded, words_of
 from ..protocol.log import log
 from .notify import Notifier
 from .orders import Order, Orders
@@ -184,7 +184,7 @@ def _words(error: BaseException | None) -> str:
     if isinstance(error, GreenroomError):
         return str(error)
     log.error("process.failed", exc_info=error)  # the agent's constructor, or a bug: only its traceback tells
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {words_of(error)}"
 
 
 def _start_and_wait(system: Runnable, events: _Events) -> None:

@@ -255,7 +255,11 @@ class Relay:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
+        try:
+            return await asyncio.to_thread(self.start)
+        except asyncio.CancelledError:  # the thread goes on, and nobody will leave what was not entered
+            await asyncio.to_thread(self.stop, timedelta(0))
+            raise
 
     async def __aexit__(self, *_: Any) -> None:
         await asyncio.to_thread(self.stop)

@@ -15,7 +15,7 @@ from pykka.messages import _ActorStop
 
 from ..actors.loop import LoopThread
 from ..actors.loop_actor import Monitor, _turn_away
-from ..protocol.errors import GreenroomError, InvalidRequest, NotFound
+from ..protocol.errors import GreenroomError, InvalidRequest, NotFound, words_of
 from ..protocol.log import failed, log
 from .answering import Answering
 from .child import Child, ChildInfo, ChildSpec, Run
@@ -116,7 +116,9 @@ class Supervisor(Answering):
         child.joining = False
         if run.ref is None or (run.gone.is_set() and not run.stopping):
             self._forget(child)
-            raise run.failure or pykka.ActorDeadError(f"{spec.name} stopped while it was started")
+            if run.failure is not None:
+                raise run.failure
+            raise pykka.ActorDeadError(f"{spec.name} stopped while it was started")
         return run.ref
 
     async def remove(self, name: str) -> None:
@@ -225,7 +227,9 @@ class Supervisor(Answering):
         if spent or delay_s is None:
             log.error("child.failed_too_often", child=name, **failed(failure))
             error = BudgetSpent(
-                f"{name} failed too often: {failure!r}" if failure else f"{name} was stopped too often from outside"
+                f"{name} was stopped too often from outside"
+                if failure is None
+                else f"{name} failed too often: {words_of(failure, repr)}"
             )
             error.__cause__ = failure
             self._close(error)

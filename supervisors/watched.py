@@ -13,7 +13,7 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from ..actors.loop_actor import LoopActor, OnExit, monitor
-from ..protocol.errors import InvalidRequest
+from ..protocol.errors import InvalidRequest, words_of
 from ..protocol.log import log
 
 _WATCH = "_greenroom_watch"
@@ -79,7 +79,7 @@ class _Watch:
         except BaseException as error:
             self._die(actor, error)
             if reply is not None:
-                dead = pykka.ActorDeadError(f"{actor} ended while it handled the message: {error!r}")
+                dead = pykka.ActorDeadError(f"{actor} ended while it handled the message: {words_of(error, repr)}")
                 reply.set_exception((pykka.ActorDeadError, dead, None))
 
     def _die(self, actor: pykka.Actor, error: BaseException, *, clean_up: bool = True) -> None:
@@ -91,7 +91,7 @@ class _Watch:
                 log.exception("actor.on_failure_failed", actor=str(actor))
 
     def _failed(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self._failure = self._failure or error  # the first is the reason; what comes of it is not
+        self._failure = error if self._failure is None else self._failure  # the first is the reason; what comes of it is not
         if self._actor is not None:
             type(self._actor)._handle_failure(self._actor, kind, error, traceback)
 
@@ -107,7 +107,7 @@ class _Watch:
 def _tell_end(on_exit: OnExit, failure: BaseException | None) -> None:
     try:
         on_exit(failure)
-    except Exception:  # the next one is to be told all the same
+    except BaseException:  # the next one is to be told all the same
         log.exception("actor.monitor_failed")
 
 

@@ -44,6 +44,15 @@ def lasting_server(folder: Path) -> RedisServer:
     return RedisServer(folder, extra=["--appendfsync", "always"])
 
 
+class Mute(Exception):
+    """An error that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
 class Receiver:
     """Where systemd would listen (``$NOTIFY_SOCKET``): a datagram socket at a path, or with an abstract name (``@…``)."""
 

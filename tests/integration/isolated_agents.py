@@ -213,6 +213,10 @@ def end_badly(deed: str) -> None:
         time.sleep(FOR_EVER_S)  # until it comes
     if deed == "fail":
         raise RuntimeError("told to fail")
+    if deed == "no text":
+        raise OSError(os.fsdecode(b"caf\xe9"))
+    if deed == "leave":
+        raise GeneratorExit
 
 
 def end_a_fork() -> int:

@@ -11,15 +11,15 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from greenroom import ActorSystem, Client, InvalidRequest, RedisUnavailable, Superseded
+from greenroom import ActorSystem, Client, InvalidRequest, RedisUnavailable, Relay, Superseded
 from greenroom.protocol.server import RedisServer
 from greenroom.protocol.store import Beat
 from greenroom.supervisors.worker import Worker
-from integration.agents import WAIT_S, Director, blocked, eventually, wait_for, wait_output
+from integration.agents import WAIT_S, Director, blocked, eventually, run, wait_for, wait_output
 from integration.conftest import Running
 
 SHORT = timedelta(seconds=1)
@@ -295,6 +295,52 @@ def test_the_hosts_signals_logging_and_loops_stay_as_they_are(
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
+class HeldSystem(ActorSystem):
+    begun, go = threading.Event(), threading.Event()
+
+    def start(self) -> Self:
+        super().start()
+        self.begun.set()
+        wait_for(self.go, "the start may end")
+        return self
+
+
+class HeldRelay(Relay):
+    begun, go = threading.Event(), threading.Event()
+
+    def start(self) -> Self:
+        super().start()
+        self.begun.set()
+        wait_for(self.go, "the start may end")
+        return self
+
+
+@pytest.mark.parametrize("kind", [HeldSystem, HeldRelay])
+def test_an_async_with_that_is_cancelled_as_it_is_entered_leaves_nothing_running(
+    kind: type[HeldSystem | HeldRelay], director: Director, redis_url: str, agent: str
+) -> None:
+    held: HeldSystem | HeldRelay = (
+        HeldSystem(director.agent(), agent=agent, redis=redis_url)
+        if kind is HeldSystem
+        else HeldRelay(agent, lambda room, output: None, redis=redis_url)
+    )
+
+    async def enter() -> None:
+        async with held:
+            pytest.fail("entered")
+
+    async def cancelled() -> None:
+        entering = asyncio.create_task(enter())
+        await asyncio.to_thread(wait_for, kind.begun, "the start has begun")
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert held.wait(0)
+        kind.go.set()
+
+    run(cancelled)
+
+
 def test_a_hundred_starts_and_stops_leave_no_file_no_thread_and_no_task(director: Director, redis_url: str, agent: str) -> None:
     def left() -> tuple[int, int, int]:
         gc.collect()

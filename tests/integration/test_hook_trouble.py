@@ -19,6 +19,8 @@ from integration.agents import WAIT_S, Director, abandon, blocked, settled, wait
 from integration.conftest import Running
 from integration.replays import LEASE, Hooks
 
+from helpers import Mute
+
 SHORT = timedelta(milliseconds=200)
 HOOKS = pytest.mark.parametrize("plain", [False, True], ids=["coroutine hook", "plain hook"])
 
@@ -28,6 +30,16 @@ Act = Callable[[Interruption, Any], Any]
 def raises(_: Interruption, state: Any) -> None:
     state.update(lost=True)
     raise RuntimeError("in the hook")
+
+
+def raises_what_says_nothing(_: Interruption, state: Any) -> None:
+    state.update(lost=True)
+    raise Mute
+
+
+def leaves(_: Interruption, state: Any) -> None:
+    state.update(lost=True)
+    raise GeneratorExit
 
 
 def exits(_: Interruption, state: Any) -> None:
@@ -44,7 +56,7 @@ def spoils_the_state(_: Interruption, state: Any) -> None:
     state.update(lost=object())
 
 
-TROUBLE = [raises, exits, returns_what_cannot_be_stored, spoils_the_state]
+TROUBLE = [raises, raises_what_says_nothing, leaves, exits, returns_what_cannot_be_stored, spoils_the_state]
 
 
 @HOOKS

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from greenroom import Agent, Client, Cycle, Kind, Message, Mode, Outcome, ThreadCycle
+from greenroom import Agent, Client, Cycle, Interruption, Kind, Message, Mode, Outcome, ThreadCycle
 from integration.agents import AT_ONCE, WAIT_S, wait_output
 from integration.conftest import Running
 
@@ -270,6 +272,65 @@ def test_what_a_handler_binds_in_its_context_is_seen_by_its_steps_and_by_no_othe
     for room, message in last.items():
         wait_output(client, room, lambda output, message=message: output.message == message)  # type: ignore[misc]
         assert [output.body for output in client.outputs(room)] == [["", room]] * 5
+
+
+class Held:
+    """What a handler or a hook holds when it ends. ``ends`` are the threads on which that ended."""
+
+    def __init__(self, ends: SimpleQueue[str]) -> None:
+        self._ends = ends
+
+    def __del__(self) -> None:
+        self._ends.put(threading.current_thread().name)
+
+
+def holding(ends: SimpleQueue[str], go: threading.Event) -> type[Agent]:
+    def fail() -> None:
+        raise ValueError("in a step")
+
+    class Holding(Agent):
+        max_attempts = 1
+
+        async def respond(self, message: Message, cycle: Cycle) -> None:
+            held = Held(ends)
+            if message.body == "step":
+                await cycle.step("fail", fail)
+            if message.body == "leave":
+                raise GeneratorExit
+            if message.body == "shield":
+                async with cycle.shield():
+                    await cycle.send("began")
+                    await asyncio.to_thread(go.wait, WAIT_S)
+            await cycle.send("began")
+            await asyncio.Event().wait()
+            del held
+
+        def on_interrupt(self, interruption: Interruption, state: Any) -> None:
+            raise ValueError("in a hook", Held(ends))
+
+    return Holding
+
+
+@pytest.mark.parametrize("body", ["step", "leave", "wait", "shield"])
+def test_what_a_handler_held_ends_with_it_and_not_when_the_garbage_collector_comes_by_on_any_thread(
+    body: str, running: Running, client: Client
+) -> None:
+    ends: SimpleQueue[str] = SimpleQueue()
+    go = threading.Event()
+    running(holding(ends, go))
+    gc.disable()
+    try:
+        client.send("42", body)
+        if body in ("wait", "shield"):
+            wait_output(client, "42", lambda output: output.body == "began")
+            client.interrupt("42")
+            go.set()
+            ended = {ends.get(timeout=WAIT_S), ends.get(timeout=WAIT_S)}  # the handler's, and the hook's
+        else:
+            ended = {ends.get(timeout=WAIT_S)}
+        assert body == "shield" or "greenroom-control" not in ended  # its CycleEnded was made over there
+    finally:
+        gc.enable()
 
 
 def test_exits_of_user_code_end_their_cycle_alone(running: Running, client: Client) -> None:

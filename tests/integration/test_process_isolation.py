@@ -352,6 +352,16 @@ def test_a_child_that_dies_by_itself_is_a_failed_attempt_and_the_room_goes_on(
     assert client.ask("1", "on we go") == "on we go"
 
 
+@pytest.mark.parametrize(("deed", "error"), [("no text", r"OSError: caf\udce9"), ("leave", "GeneratorExit")])
+def test_whatever_a_handler_raises_in_its_child_is_a_failed_attempt(
+    deed: str, error: str, running: Running, client: Client
+) -> None:
+    running(agents.Isolated)
+    client.send("1", deed)
+    assert wait_dead_letter(client, "1").error == error
+    assert client.ask("1", "on we go") == "on we go"
+
+
 def test_what_a_dead_child_had_started_ends_with_it(running: Running, client: Client) -> None:
     running(agents.Isolated)
     client.send("1", "start a process and exit")

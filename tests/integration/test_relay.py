@@ -254,6 +254,25 @@ def test_reject_passes_over_that_output_at_once_with_an_event_and_a_warning(
     assert "relay.rejected" in caplog.text
 
 
+def test_a_rejection_whose_words_are_no_text_still_passes_over_its_output(
+    running: Running,
+    director: Director,
+    relaying: Relaying,
+    receiver: Receiver,
+    client: Client,
+    redis: redis_py.Redis,
+    agent: str,
+) -> None:
+    relaying()
+    running(director.agent())
+    receiver.refuse("42", Reject("no such file: caf\udce9"))
+    client.send("42", "first")
+    client.send("42", "second")
+    receiver.wait_bodies("42", "first", "second")
+    [rejected] = events(redis, agent, "output.rejected")
+    assert rejected["error"] == r"no such file: caf\udce9"
+
+
 def test_an_entry_that_is_no_output_is_passed_over_and_told(
     running: Running,
     director: Director,

@@ -18,6 +18,8 @@ from greenroom.actors.threads import start_thread
 from greenroom.logs import LogFormat, formatter
 from greenroom.protocol.log import DEPTH, MOST, Forwarded, bound, failed, log, repeat, told
 
+from helpers import Mute
+
 SECRET = "hunter2"
 
 
@@ -49,6 +51,18 @@ def records() -> Iterator[Records]:
 
 
 # Records. ---------------------------------------------------------------------------------------------
+
+
+def test_an_error_is_shown_whatever_it_is_taken_for(records: Records) -> None:
+    class Empty(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    error = Empty()
+    log.error("child.failed", **failed(error), why=Mute())
+    [record] = records.all
+    assert record.exc_info == (Empty, error, None)
+    assert records.fields[0]["why"] == "(says nothing: RuntimeError)"
 
 
 def test_a_record_is_one_line_for_people_and_a_dict_for_programs(records: Records) -> None:

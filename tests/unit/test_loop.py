@@ -45,6 +45,21 @@ def test_a_failing_callback_does_not_hold_up_the_next(loop: LoopThread) -> None:
     assert ran.wait(LIMIT_S)
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()], ids=["SystemExit", "CancelledError"])
+def test_a_callback_that_raises_no_common_error_does_not_hold_up_the_next(
+    loop: LoopThread, held: Callable[[], None], error: BaseException
+) -> None:
+    ran = threading.Event()
+
+    def fail() -> None:
+        raise error
+
+    loop.post(fail)
+    loop.post(ran.set)
+    held()  # both are in one turn, and nothing is posted after them
+    assert ran.wait(LIMIT_S)
+
+
 def test_many_threads_posting_lose_nothing(loop: LoopThread) -> None:
     counts = [0] * 8
 
@@ -93,6 +108,41 @@ def test_stop_cancels_what_runs_and_joins_the_thread() -> None:
     assert not any(thread.name == "test-stopped" for thread in threading.enumerate())
     loop.post(pytest.fail, "ran after the end")  # is dropped, and raises nothing
     loop.stop()
+
+
+@pytest.mark.parametrize("exits", [True, False], ids=["exits", "stops the loop"])
+def test_a_task_that_ends_badly_at_the_stop_takes_nothing_from_the_others(exits: bool) -> None:
+    loop = LoopThread("test-stopped-badly")
+    loop.start()
+    cleaned_up = threading.Event()
+
+    async def end_badly() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if exits:
+                raise SystemExit(3) from None
+            asyncio.get_running_loop().stop()
+            raise
+
+    async def clean_up() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):  # turns of the loop
+                await asyncio.sleep(0)
+            cleaned_up.set()
+
+    spawned: list[asyncio.Task[None]] = []
+    for work in (end_badly, clean_up):
+        loop.post(lambda work=work: spawned.append(loop.loop.create_task(work())))
+    settle(loop)
+    settle(loop)
+    loop.stop()
+    assert cleaned_up.is_set()
+    assert loop.loop.is_closed()
+    if exits:
+        assert isinstance(spawned[0].exception(), SystemExit)
 
 
 def test_a_loop_that_is_stopped_before_it_runs_still_cleans_up() -> None:

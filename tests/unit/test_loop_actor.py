@@ -345,9 +345,10 @@ def test_the_end_is_told_wherever_in_a_turn_it_comes(loop: LoopThread, held: Cal
     assert exits.one() is (None if how == "stop" else error)
 
 
-def test_every_monitor_is_told_also_after_one_that_raises(loop: LoopThread) -> None:
+@pytest.mark.parametrize("error", [ValueError("a bad monitor"), SystemExit(3)], ids=["ValueError", "SystemExit"])
+def test_every_monitor_is_told_also_after_one_that_raises(loop: LoopThread, error: BaseException) -> None:
     ref = Recorder.start(loop)
-    monitor(ref, lambda failure: raising(ValueError("a bad monitor"))())
+    monitor(ref, lambda failure: raising(error)())
     exits = watched(ref)
     ref.stop(timeout=LIMIT_S)
     assert exits.one() is None

@@ -17,6 +17,8 @@ from greenroom.supervisors.restart import Restart, RestartPolicy
 from greenroom.supervisors.supervisor import ChildSpec, Strategy, Supervisor
 from unit.looping import LIMIT_S, settle
 
+from helpers import Mute
+
 AT_ONCE = Backoff(first=timedelta(0), most=timedelta(0))
 PATIENT = RestartPolicy(intensity=1000, backoff=AT_ONCE)
 
@@ -92,7 +94,7 @@ class House:
         self.ended.set()
 
     def fail(self, name: str, error: BaseException | None = None) -> None:
-        self.refs[name].tell(error or ValueError(f"{name} fails"))
+        self.refs[name].tell(ValueError(f"{name} fails") if error is None else error)
 
     def settle(self) -> None:
         settle(self.loop)
@@ -223,6 +225,16 @@ def test_a_spent_budget_fails_the_supervisor_and_stops_its_children(loop: LoopTh
     house.settle()
     assert pykka.ActorRegistry.get_by_class(Child) == []
     assert [entry for entry in house.journal.entries if entry[0] == "-"][-2:] == ["-c", "-a"]
+
+
+def test_a_child_that_fails_of_an_error_that_says_nothing_is_started_again_and_counted(loop: LoopThread) -> None:
+    house = House(loop, "a", strategy=Strategy.ONE_FOR_ONE, policy=RestartPolicy(intensity=1, backoff=AT_ONCE))
+    house.fail("a", Mute())
+    house.journal.wait("+a", 2)
+    house.settle()
+    house.fail("a", Mute())
+    assert house.ended.wait(LIMIT_S)
+    assert isinstance(house.failure, BudgetSpent)
 
 
 def test_a_nested_supervisor_escalates_to_its_own(loop: LoopThread) -> None:

@@ -167,7 +167,7 @@ class Account:
         if request in self.requests:
             return self.requests[request]
         if room.live is not None and room.live.message == message:
-            return ("processing", "")
+            return ("processing", room.live.abort or room.live.deferred)
         if message not in room.queue:
             return ("unknown", "")
         begun = room.begun and room.queue[0] == message
